@@ -25,7 +25,7 @@ def light(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(tmp_path_factory.mktemp("light"), BRIGHTNESS, "light.pt")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of tiny, version 1: do not change."""
     return make(tmp_path_factory.mktemp("out"), CATALOG["tiny"], "script", profile=True).folder

@@ -67,10 +67,12 @@ class ScriptedNotANumber(nn.Module):
 
 
 class SlowInHalf(nn.Module):
-    """As on a processor without instructions for half precision."""
+    """As on a processor without instructions for half precision; nothing for torch.export."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = x * 2
+        if bool(x.sum() > 1e9):
+            return y
         if x.dtype == torch.bfloat16:
             for _ in range(5_000):
                 y = y * 1

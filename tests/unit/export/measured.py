@@ -71,6 +71,14 @@ ONE_WINS = device_plan(
 )
 
 
+def on_cpu(plan: Plan | None) -> DevicePlan:
+    """The plan of the CPU, which must be there."""
+    assert plan is not None
+    device = plan.on("cpu")
+    assert device is not None
+    return device
+
+
 def measured_manifest(
     *devices: DevicePlan, description: str = "A model of a test.", reason: str = "no such device"
 ) -> Manifest:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,11 @@ from export.errors import ExportError, UsageError
 from export.pipeline import ExportedArtifact, open_artifact
 from export.renewal import tune_again
 from export.timing.tune import TuneOptions
+from models.choices import Precision
 from models.manifest import Manifest
 from tests.unit.export.definitions import CATALOG
 from tests.unit.export.jobs import content, make, stage
+from tests.unit.export.measured import on_cpu
 
 TINY = CATALOG["tiny"]
 
@@ -31,17 +32,12 @@ def old(artifact: ExportedArtifact, tmp_path: Path) -> Path:
     return folder
 
 
-def test_tuning_writes_a_new_version(artifact: ExportedArtifact, old: Path) -> None:
+def test_a_new_version_differs_only_in_its_plan(artifact: ExportedArtifact, old: Path) -> None:
     before = content(old)
     again = tune_again(old, TuneOptions(max_batch=2, threads=2), stage)
     assert again.folder == old.parent / "2"
-    assert sorted(path.name for path in old.parent.iterdir()) == ["1", "2"]
     assert content(old) == before
     assert open_artifact(again.folder) == again.manifest
-
-
-def test_only_the_plan_differs(artifact: ExportedArtifact, old: Path) -> None:
-    again = tune_again(old, TuneOptions(max_batch=2, threads=2), stage)
     fields = set(Manifest.model_fields) - {"version", "created_at", "plan", "files"}
     for name in fields:
         assert getattr(again.manifest, name) == getattr(artifact.manifest, name)
@@ -50,26 +46,20 @@ def test_only_the_plan_differs(artifact: ExportedArtifact, old: Path) -> None:
         if name != "report.html":
             assert again.manifest.files[name] == digest
     plan = again.manifest.plan
-    assert plan is not None
-    device = plan.on("cpu")
-    assert device is not None
+    device = on_cpu(plan)
     assert device.processor.threads == 2
     assert {times.batch_sizes for times in device.times} == {(1, 2)}
     assert "tiny version 2" in (again.folder / "report.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("first", "then", "at_last"),
-    [("bf16", None, "bf16"), ("bf16", "float32", "float32"), (None, "bf16", "bf16")],
-)
-def test_precision_is_kept_unless_another_is_requested(
-    tmp_path: Path, first: None, then: None, at_last: str
-) -> None:
-    tuning = TuneOptions(max_batch=1, precision=first)
-    folder = make(tmp_path, TINY, "script", "bf16", tuning=tuning).folder
-    plan = tune_again(folder, replace(tuning, precision=then), stage).manifest.plan
-    assert plan is not None
-    assert plan.precision == at_last
+def test_precision_is_kept_unless_another_is_requested(old: Path) -> None:
+    turns: list[tuple[Precision | None, Precision]]
+    turns = [("bf16", "bf16"), (None, "bf16"), ("float32", "float32")]
+    for precision, kept in turns:
+        again = tune_again(old, TuneOptions(max_batch=1, precision=precision), stage)
+        assert again.manifest.plan is not None
+        assert again.manifest.plan.precision == kept
+        old = again.folder
 
 
 def test_file_damaged_during_the_copy_is_reported(
@@ -95,9 +85,3 @@ def test_folder_with_another_name_is_refused(old: Path) -> None:
     with pytest.raises(UsageError, match="has the model 'tiny', so its new version would not"):
         tune_again(moved, TuneOptions(), stage)
     assert [path.name for path in moved.parent.iterdir()] == ["1"]
-
-
-def test_missing_precision_is_refused(old: Path) -> None:
-    with pytest.raises(UsageError, match="--plan-precision int8: no variant has it; there are"):
-        tune_again(old, TuneOptions(precision="int8"), stage)
-    assert [path.name for path in old.parent.iterdir()] == ["1"]

@@ -16,9 +16,8 @@ from export.errors import ExportError
 from export.progress import progress_on
 from export.reports.content import content_of
 from export.summary import print_summary
-from models.manifest import Difference, Manifest, OmittedVariant
+from models.manifest import Manifest, OmittedVariant
 from models.plan import Step
-from tests.unit.export.command_line import QUICK, run
 from tests.unit.export.measured import (
     INT8,
     MIXED,
@@ -27,7 +26,6 @@ from tests.unit.export.measured import (
     measured_manifest,
     per_item,
 )
-from tests.unit.models.manifests import SMALL_DIFFERENCE
 
 LONG = "the model " + "has a very long reason " * 20
 
@@ -80,23 +78,6 @@ def test_commands_have_the_path_that_the_shell_needs(
     assert printed(measured_manifest())[-1] == "serve it  'my bin/torchlane' serve"
     monkeypatch.setenv("PATH", str(program.parent))
     assert printed(measured_manifest())[-1] == "serve it  torchlane serve"
-
-
-def test_figure_is_the_largest_difference_of_all_forms() -> None:
-    manifest = measured_manifest()
-    far = SMALL_DIFFERENCE.model_copy(
-        update={"outputs": {"value": Difference(max_absolute=0.5, max_relative=1)}}
-    )
-    variants = {
-        name: variant.model_copy(update={"optimized": far})
-        for name, variant in manifest.variants.items()
-    }
-    (line,) = (
-        each
-        for each in printed(manifest.model_copy(update={"variants": variants}))
-        if each.startswith("proved")
-    )
-    assert "within 5.0e-01" in line
 
 
 @pytest.mark.parametrize("folder", ["models/tiny/3", "my models/tiny/3"])
@@ -181,30 +162,14 @@ def test_a_reason_has_lines_of_its_own_on_a_narrow_terminal() -> None:
     assert shown[first + 4].endswith(" largest difference 2.0e-05")
 
 
-def test_what_is_left_out_is_said_once(tmp_path: Path) -> None:
-    code, text = run("tiny", "--out", tmp_path, *QUICK, "--variants", "script,int8")
-    assert code == 0
-    assert text.count("left out") == text.count("int8") == 1
-
-
-def test_piped_output_is_neither_cut_nor_padded(tmp_path: Path) -> None:
+def test_piped_output_is_neither_cut_nor_padded(exported: Path) -> None:
     """`show` has wide tables; rich would take a pipe for 80 columns."""
-    assert run("tiny", "--out", tmp_path, *QUICK)[0] == 0
-    folder = tmp_path / "tiny/1"
-    command = [sys.executable, "-m", "export", "show", str(folder)]
+    command = [sys.executable, "-m", "export", "show", str(exported)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
-    assert any(line.endswith(str(folder)) for line in lines)
+    assert any(line.endswith(str(exported)) for line in lines)
     assert max(map(len, lines)) > 80
     assert [line for line in lines if line != line.rstrip()] == []
-
-
-def test_each_step_is_a_line_without_a_terminal(tmp_path: Path) -> None:
-    code, text = run("tiny", "--out", tmp_path, *QUICK)
-    assert code == 0
-    steps = [line.split()[0] for line in text.splitlines()[:4]]
-    assert steps == ["training", "eager", "script", "timing"]
-    assert len(text.splitlines()) <= 15
 
 
 def test_line_of_a_step_that_fails_ends() -> None:

@@ -10,8 +10,6 @@ import pytest
 
 from models.tensors import Array
 
-DTYPES = {8: "u1", 16: "<i2", 32: "<i4", 64: "<f8"}
-
 
 def tone(rate: int, seconds: float = 0.1, hertz: float = 440.0) -> Array:
     """A sine of half the largest amplitude."""

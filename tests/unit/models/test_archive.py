@@ -64,10 +64,6 @@ class TestAccepted:
         for file in (traced, state):
             assert any(name.endswith("data.pkl") for name in check_archive(file, "it"))
 
-    @pytest.mark.parametrize("kind", [0, stat.S_IFREG])
-    def test_files(self, kind: int) -> None:
-        assert check_archive(io.BytesIO(of_kind(kind)), "it") == ["a/thing"]
-
     def test_a_network_of_many_layers(self) -> None:
         """The code's text compresses better than anything else that torch writes."""
         layers = [nn.Sequential(nn.Linear(2, 2), nn.ReLU()) for _ in range(100)]
@@ -208,9 +204,3 @@ def test_data_around_the_end_record_is_refused(junk: bytes) -> None:
         check_archive(io.BytesIO(data + junk), "m.pt")
     with pytest.raises(ArchiveError, match="between its directory and its end"):
         check_archive(io.BytesIO(data[: -END.size] + junk + data[-END.size :]), "m.pt")
-
-
-def test_files_written_by_torch_have_one_end_record() -> None:
-    buffer = io.BytesIO()
-    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), buffer)
-    assert check_archive(io.BytesIO(buffer.getvalue()), "m.pt")

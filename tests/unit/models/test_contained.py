@@ -43,11 +43,8 @@ def test_file_in_the_folder_is_read(root: Path) -> None:
     assert read_inside(root / "m/1", "file", 7) == b"content"
 
 
-def test_root_may_be_a_link(root: Path) -> None:
+def test_root_may_be_a_link_or_relative(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert read(root.with_name("linked")) == b"content"
-
-
-def test_root_may_be_relative(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(root.parent)
     assert read(Path("root")) == b"content"
     monkeypatch.chdir(root / "m/1")

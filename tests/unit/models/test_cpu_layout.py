@@ -70,7 +70,7 @@ def test_replicas_compute_in_parallel_threads() -> None:
     def forward() -> None:
         assert threading.current_thread().name in began
         if not met.is_set():
-            together.wait(10)  # for two others that are at the same time in it
+            together.wait(60)  # for two others that are at the same time in it
             met.set()
 
     before = threading.active_count()
@@ -198,12 +198,6 @@ class TestUnderLoad:
         assert others == 0
 
 
-def test_the_best_of_several_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    rates = {USUAL: [100.0] * ROUNDS, OTHER: [150.0] * ROUNDS, THIRD: [180.0] * ROUNDS}
-    monkeypatch.setattr(module, "throughput", Machine(rates).throughput)
-    assert best({USUAL: int, OTHER: int, THIRD: int}, 8, begin)[0].chosen == THIRD
-
-
 def test_measuring_stays_within_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unmeasured forms cannot be chosen."""
     now = iter([0.0, 1.0, BUDGET_S - 1, *([BUDGET_S + 1] * 100)])
@@ -219,7 +213,7 @@ def test_layout_too_slow_for_its_slice_scores_zero() -> None:
     until = time.perf_counter() + 0.05
     waker = threading.Timer(0.1, gate.set)
     waker.start()
-    assert throughput(Layout(2, 1), lambda: gate.wait(10), 4, begin, until) == 0.0
+    assert throughput(Layout(2, 1), lambda: gate.wait(60), 4, begin, until) == 0.0
     waker.join()
 
 

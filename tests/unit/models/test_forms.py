@@ -6,8 +6,7 @@ import ctypes
 import io
 import re
 import zipfile
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from torch import nn
 from models import forms
 from models.archive import ArchiveError
 from models.forms import (
-    Forward,
     WrongMachine,
     check_runs_here,
     load_form,
@@ -25,24 +23,15 @@ from models.forms import (
 )
 from models.manifest import NativeCode
 from models.runtimes import VariantFile
-from tests.artifacts import PICTURE, scripted, small_batch
+from tests.artifacts import PICTURE, scripted
 from tests.unit.models.manifests import make_variant, spec
 
 CPU = torch.device("cpu")
-ROOT = Path(__file__).parents[3]
 MACHINE_CODE = make_variant(
     "compiled.pt2",
     native=NativeCode(architecture="x86_64", requires=("avx2", "fma")),
     torch_version="2.13.0+cpu",
 )
-
-
-def call(form: Forward, size: int = 5) -> np.ndarray[Any, Any]:
-    """Its answer to a batch of `Small`'s inputs."""
-    batch = small_batch(size)
-    with torch.inference_mode():
-        made = form(*(torch.from_numpy(batch[name]) for name in ("picture", "shift")))
-    return named_outputs(made, [spec("y", shape=(-1, 3))])["y"]
 
 
 @pytest.mark.parametrize("file_format", ["torchscript", "aotinductor"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,16 +28,21 @@ FILES = ("script.pt", "trace.pt", "report.html", "manifest.json", "manifest.sha2
 DIGEST = r"\b[0-9a-f]{64}\b"
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """An artifact with two variants and a report."""
+@pytest.fixture(scope="module")
+def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An artifact with two variants and a report: do not change."""
     variants = {"script": scripted(Double()), "trace": scripted(Double(), "trace")}
-    made = write_artifact(tmp_path, "double", variants=variants)
+    made = write_artifact(tmp_path_factory.mktemp("out"), "double", variants=variants)
     manifest = read_artifact(made).manifest
     (made / "report.html").write_text("<p>What export measured.</p>")
     files = {**manifest.files, "report.html": digest_of(made / "report.html")}
     write_manifest(made, manifest.model_copy(update={"files": files}))
     return made
+
+
+@pytest.fixture
+def folder(intact: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(intact, tmp_path / "double/1")
 
 
 def rejection(folder: Path) -> str:
@@ -54,8 +60,7 @@ def test_intact_artifact_is_read_with_its_digest(folder: Path) -> None:
     assert {path.name for path in folder.iterdir()} == set(FILES)  # each of them is tried below
 
 
-@pytest.mark.parametrize("bit", [0x01, 0x80])
-@pytest.mark.parametrize("where", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize(("where", "bit"), [(0.0, 0x01), (0.5, 0x80), (1.0, 0x01)])
 @pytest.mark.parametrize("name", FILES)
 def test_a_flipped_bit_is_rejected_with_both_digests(
     folder: Path, name: str, where: float, bit: int
@@ -84,14 +89,9 @@ def test_a_flipped_bit_is_rejected_with_both_digests(
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_missing_file(folder: Path, name: str) -> None:
+def test_a_missing_file_or_a_folder_in_its_place(folder: Path, name: str) -> None:
     (folder / name).unlink()
     assert rejection(folder) == f"{name} cannot be read: No such file or directory"
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_folder_in_place_of_a_file(folder: Path, name: str) -> None:
-    (folder / name).unlink()
     (folder / name).mkdir()
     assert rejection(folder) == f"{name} cannot be read: Is a directory"
 
@@ -110,15 +110,10 @@ def test_two_swapped_files(folder: Path) -> None:
     assert rejection(folder).startswith("script.pt has SHA-256 ")
 
 
-def test_a_manifest_without_a_schema_version_is_not_read(folder: Path) -> None:
-    change_manifest(folder, lambda manifest: manifest.pop("schema_version"))
-    assert rejection(folder).startswith(
-        "manifest.json has schema_version none, this release reads 2"
-    )
-
-
 @pytest.mark.parametrize("version", [0, 1, 3, "2", None])
 def test_an_unknown_schema_version_names_both(folder: Path, version: object) -> None:
+    change_manifest(folder, lambda manifest: manifest.pop("schema_version"))
+    assert rejection(folder).startswith("manifest.json has schema_version none, this release reads")
     change_manifest(
         folder, lambda manifest: manifest.update(schema_version=version, is_of="the future")
     )
@@ -133,12 +128,6 @@ def test_invalid_manifest_error_names_the_field(folder: Path) -> None:
     message = rejection(folder)
     assert message.startswith("manifest.json, variants.trace.format: ")
     assert "'torchscript', 'aotinductor', 'openvino' or 'onnx'" in message
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "\0"])
-def test_unparsable_manifest_is_rejected(folder: Path, text: str) -> None:
-    replace_manifest(folder, text)
-    assert rejection(folder).startswith("manifest.json: ")
 
 
 def test_invalid_digest_file_is_not_quoted_in_full(folder: Path) -> None:
@@ -198,9 +187,9 @@ def with_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> s
 
 
 def test_manifest_with_many_values_is_not_parsed(folder: Path) -> None:
-    told = with_manifest(folder, lambda manifest: manifest.update(golden=[1] * 10_000_000))
+    told = with_manifest(folder, lambda manifest: manifest.update(golden=[1] * 1_000_000))
     assert re.fullmatch(
-        r"manifest.json has about 10,000,\d{3} values; at most 200,000 are read", told
+        r"manifest.json has about 1,000,\d{3} values; at most 200,000 are read", told
     )
 
 

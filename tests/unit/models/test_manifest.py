@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from models.codec_specs import CodecSpec, ImageCodecSpec, PicturePreprocess, TensorCodecSpec
 from models.manifest import LARGE_BYTES, FileDigest, Manifest, forms_of
-from models.tensors import EncodedArray, TensorSpec, Tolerance
+from models.tensors import TensorSpec, Tolerance
 from tests.unit.models.manifests import example, form, make_manifest, make_variant, spec
 
 PICTURE = ImageCodecSpec(
@@ -37,9 +37,6 @@ class TestRoundTrip:
         assert again == manifest
         assert again.model_dump_json() == text
 
-    def test_a_decoded_array_is_read_only(self) -> None:
-        assert not EncodedArray.of(np.zeros(3)).array().flags.writeable
-
 
 class TestStrictness:
     @pytest.mark.parametrize("field", ["version", "golden", "unheard_of"])
@@ -51,42 +48,29 @@ class TestStrictness:
         ("path", "value", "message"),
         [
             (("surprise",), 1, "Extra inputs"),
-            (("inputs", 0, "surprise"), 1, "Extra inputs"),
             (("codec", "surprise"), 1, "Extra inputs"),
             (("schema_version",), 1, "Input should be 2"),
             (("version",), 0, "greater than or equal to 1"),
-            (("model",), "a/b", "match pattern"),
             (("model",), "..", "match pattern"),
-            (("model",), "", "match pattern"),
             (("model",), "x" * 65, "match pattern"),
             (("inputs", 0, "name"), "x.y", "match pattern"),
             (("inputs", 0, "shape"), [], "axis 0 is the batch"),
-            (("inputs", 0, "shape"), [2, 1], "axis 0 is the batch"),
             (("inputs", 0, "shape"), [-1, 0], "sizes must be positive"),
-            (("inputs", 0, "shape"), [-1, -2], "sizes must be positive"),
             (("inputs", 0, "dtype"), "complex64", "Input should be 'float16'"),
             (("inputs",), [], "at least 1"),
-            (("outputs",), [], "at least 1"),
-            (("golden",), [], "at least 1"),
             (("variants",), {}, "at least 1"),
             (("files",), {}, "names 'script.pt', which has no digest"),
             (("files", "../evil"), {"sha256": "ab" * 32, "bytes": 1}, "match pattern"),
-            (("files", "a/b"), {"sha256": "ab" * 32, "bytes": 1}, "match pattern"),
             (("files", "script.pt", "sha256"), "AB" * 32, "match pattern"),
-            (("files", "script.pt", "bytes"), -1, "greater than or equal to 0"),
             (("variants", "script", "file"), "../script.pt", "match pattern"),
             (("variants", "script", "accuracy"), 1.5, "less than or equal to 1"),
-            (("variants", "script", "tolerance", "absolute"), -1, "greater than or equal to 0"),
             (("variants", "script", "tolerance", "absolute"), float("inf"), "finite"),
-            (("accuracy",), -0.5, "greater than or equal to 0"),
             (("codec", "kind"), "speech", "does not match any of the expected tags"),
             (("codec", "labels"), ["a", "b"], "2 labels need a first output of shape [-1, 2]"),
             (("golden", 0, "inputs"), {}, "golden[0].inputs must have ['x']"),
             (("golden", 0, "inputs", "x", "dtype"), "int32", "golden[0].inputs['x'] is int32[1]"),
-            (("golden", 0, "outputs", "value", "shape"), [1, 1], "is float32[1, 1]"),
             (("golden", 0, "inputs", "x", "data"), "AAAA", "has 3 bytes, its shape needs 4"),
             (("golden", 0, "inputs", "x", "data"), "?", "not base64"),
-            (("created_at",), "yesterday", "datetime"),
         ],
     )
     def test_a_wrong_field_is_refused(
@@ -125,29 +109,20 @@ class TestStrictness:
         ("change", "message"),
         [
             ({"mean": (0.0,)}, "mean and std need 3 numbers"),
-            ({"std": (1.0, 1.0)}, "mean and std need 3 numbers"),
             ({"std": (1.0, 0.0, 1.0)}, "std must be positive"),
             ({"std": (1.0, float("nan"), 1.0)}, "finite"),
+            ({"values": "levels", "mean": (0.5,) * 3}, "mean must be 0, and std 1"),
             ({"width": 0}, "greater than or equal to 1"),
-            ({"height": 5000}, "less than or equal to 4096"),
             ({"channels": 2}, "Input should be 1 or 3"),
-            ({"polarity": "inverted"}, "Input should be 'light-on-dark'"),
             ({"fit": "squash"}, "Input should be 'pad', 'crop', 'stretch' or 'none'"),
             ({"resize_shorter": 4}, "resize_shorter is only for fit 'crop'"),
             ({"fit": "stretch", "resize_shorter": 1}, "needs resize_shorter, at least 2 for 2 x 2"),
-            (
-                {"fit": "stretch", "resize_shorter": 4, "width": 3},
-                "needs as many pixels across as down, got 3 x 2",
-            ),
+            ({"fit": "stretch", "resize_shorter": 4, "width": 3}, "needs as many pixels across as"),
             ({"fit": "stretch", "fill": 0}, "fill is only for fit 'pad'"),
             ({"fill": 256}, "less than or equal to 255"),
-            ({"fill": "black"}, "Input should be 'border' or 'mean'"),
             ({"fill": "mean", "mean": (0.5, 1.5, 0.5)}, "fill 'mean' needs a mean from 0 to 1"),
-            ({"alpha": "black"}, "Input should be 'white' or 'drop'"),
-            ({"interpolation": "box"}, "Input should be 'nearest', 'bilinear', 'bicubic' or"),
             ({"fit": "crop"}, "needs resize_shorter, at least 2 for 2 x 2 pixels"),
             ({"fit": "crop", "height": 5, "resize_shorter": 4}, "at least 5 for 2 x 5"),
-            ({"fit": "crop", "resize_shorter": 5000}, "less than or equal to 4096"),
         ],
     )
     def test_a_wrong_preprocess_is_refused(self, change: dict[str, Any], message: str) -> None:
@@ -166,11 +141,6 @@ def test_pictures_are_padded_by_default() -> None:
     assert PicturePreprocess.model_validate_json(cut.model_dump_json()) == cut
 
 
-def test_labels_fit_the_first_output() -> None:
-    codec = TensorCodecSpec(labels=("cat", "dog"))
-    assert make_manifest(outputs=[spec("y", shape=(-1, 2))], codec=codec).codec.labels is not None
-
-
 def test_public_part_omits_golden_data_and_digests() -> None:
     public = make_manifest().public()
     left_out = {"golden", "files", "training", "real_inputs"}  # the last if it is empty
@@ -182,13 +152,10 @@ class TestTensorSpec:
     @pytest.mark.parametrize(
         ("shape", "item", "fits"),
         [
-            ((-1,), (), True),
             ((-1,), (1,), False),
             ((-1, 2, 3), (2, 3), True),
             ((-1, 2, 3), (3, 2), False),
-            ((-1, 2, 3), (2,), False),
             ((-1, -1, 3), (7, 3), True),
-            ((-1, -1, 3), (7, 4), False),
         ],
     )
     def test_accepts_compares_without_the_batch_axis(
@@ -207,37 +174,18 @@ class TestTolerance:
     tolerance = Tolerance(absolute=0.1, relative=0.01)
 
     @pytest.mark.parametrize(
-        ("expected", "got"),
-        [
-            ([0.0, 100.0], [0.099, 101.09]),
-            ([0.0, -100.0], [-0.099, -101.09]),
-            ([np.nan, np.inf, -np.inf], [np.nan, np.inf, -np.inf]),
-            ([], []),
-        ],
-    )
-    def test_within(self, expected: list[float], got: list[float]) -> None:
-        assert self.tolerance.excess(np.array(expected), np.array(got)) is None
-
-    @pytest.mark.parametrize(
         ("expected", "got", "says"),
         [
             ([0.0], [0.2], "differs by up to 0.2 (allowed: 0.1 + 0.01 * |value|)"),
-            ([100.0, 0.0], [101.2, 0.0], "differs by up to 1.2"),
             ([1.0], [np.nan], "differs by up to nan"),
             ([np.inf, 1.0], [np.inf, 2.0], "differs"),
-            ([np.inf], [-np.inf], "differs by up to inf"),
             ([1.0], [1.0, 1.0], "shape [2] instead of [1]"),
-            ([[1.0]], [1.0], "shape [1] instead of [1, 1]"),
         ],
     )
     def test_beyond(self, expected: list[float], got: list[float], says: str) -> None:
         excess = self.tolerance.excess(np.array(expected), np.array(got))
         assert excess is not None
         assert excess.startswith(says)
-
-    def test_integers_must_be_equal(self) -> None:
-        expected, got = np.array([255], np.uint8), np.array([0], np.uint8)
-        assert self.tolerance.excess(expected, got) == "differs in 1 of 1 values"
 
     def test_share_of_the_integers_may_differ(self) -> None:
         expected = np.zeros(20, np.int64)

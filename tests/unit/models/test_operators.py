@@ -31,30 +31,29 @@ class Best(torch.nn.Module):
 """
 SAVE = f"{STAND_IN}\ntorch.jit.script(Best()).save('best.pt')\n"
 ADOPT = """
-import sys
 from export import cli
-from pathlib import Path
-from models.integrity import read_artifact
 options = ["--name", "best", "--input", "float32[-1,3,4]", "--out", "models"]
-code = cli.main(["adopt", "best.pt", *options], {})
-if code == 0:
-    print(read_artifact(Path("models/best/1"), Path("models"))[0].variants["script"].operators)
-sys.exit(code)
+quick = ["--variants", "script", "--max-batch-size", "2", "--threads", "1"]
+print("adopted", cli.main(["adopt", "best.pt", *options, *quick], {}))
 """
-SERVE = """
-import asyncio
+LOAD = """
+import torch
 from pathlib import Path
-from tests.integration.harness import serving, settled
-
-async def main():
-    async with serving(Path("models"), wait_ready=False, default_model="best") as api:
-        await settled(api)
-        for model in (await api.client.get("/models")).json()["models"]:
-            print(model["name"], model["state"], model["versions"][0]["problem"])
-        body = {"input": [[1, 0, 0, 1], [3, 0, 0, 3], [2, 0, 0, 2]]}
-        print((await api.client.post("/predict", json=body)).text)
-
-asyncio.run(main())
+from models.forms import load_form
+from models.integrity import read_artifact
+from models.runtimes import NotInstalled, VariantFile
+folder = Path("models/best/1")
+manifest = read_artifact(folder).manifest
+variant = manifest.variants["script"]
+file = VariantFile.of((folder / variant.file).read_bytes())
+device = torch.device("cpu")
+try:
+    form = load_form(
+        [file], variant.format, manifest.inputs, device, operators=variant.operators
+    )
+    print(form(torch.tensor([[[1.0, 0, 0, 1], [3, 0, 0, 3], [2, 0, 0, 2]]])).tolist())
+except NotInstalled as error:
+    print(error)
 """
 ROOT = Path(__file__).parents[3]
 
@@ -65,19 +64,17 @@ def run(code: str, folder: Path, path: str = "") -> subprocess.CompletedProcess[
     program.write_text(f"import sys; sys.path[:0] = [{str(ROOT)!r}, {path!r}]\n{code}")
     command = [sys.executable, "-W", "ignore", "-P", str(program)]
     return subprocess.run(
-        command, check=False, cwd=folder, capture_output=True, text=True, timeout=120
+        command, check=False, cwd=folder, capture_output=True, text=True, timeout=220
     )
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file that calls the operator, and an artifact made of it."""
+def served(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of a file that calls the operator and of its artifact, and what was printed."""
     folder = tmp_path_factory.mktemp("operators")
-    assert run(SAVE, folder).returncode == 0
-    made = run(STAND_IN + ADOPT, folder)
-    assert made.returncode == 0, made.stderr
-    assert made.stdout.endswith("('torchvision',)\n")
-    return folder
+    done = run(SAVE + ADOPT + LOAD, folder)
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
 
 
 def broken(folder: Path) -> str:
@@ -98,35 +95,24 @@ def absent(folder: Path) -> str:
     return str(folder / "absent")
 
 
-def test_a_server_with_the_operators_answers(folder: Path) -> None:
-    answer = run(STAND_IN + SERVE, folder)
-    assert "best ready None" in answer.stdout, answer.stderr
-    assert "[3.0,0.0,0.0,3.0]" in answer.stdout
+def test_a_file_is_loaded_with_its_operators(served: tuple[Path, str]) -> None:
+    assert "adopted 0" in served[1]
+    assert served[1].endswith("[[3.0, 0.0, 0.0, 3.0]]\n")
 
 
-def test_a_server_without_them_refuses_only_that_artifact(folder: Path, tmp_path: Path) -> None:
-    write = "from tests.artifacts import write_artifact; from pathlib import Path\n"
-    if not (folder / "models/double").exists():
-        assert run(f"{write}write_artifact(Path('models'), 'double')", folder).returncode == 0
-    answer = run(SERVE, folder, absent(tmp_path))
-    assert "double ready None" in answer.stdout, answer.stderr
-    assert (
-        "best failed script.pt: it needs the operators of torchvision: "
-        "pip install 'torchlane[vision]', of the release for the installed torch"
-    ) in answer.stdout
+def test_a_missing_package_is_named(served: tuple[Path, str], tmp_path: Path) -> None:
+    folder, _ = served
+    done = run(LOAD + ADOPT, folder, absent(tmp_path))
+    why = "it needs the operators of torchvision: pip install 'torchlane[vision]', of the release"
+    assert why in done.stdout, done.stderr
+    assert f"best.pt cannot be loaded here: {why}" in done.stderr
+    assert "adopted 1" in done.stdout
 
 
-def test_a_release_that_does_not_fit_is_named(folder: Path, tmp_path: Path) -> None:
-    answer = run(SERVE, folder, broken(tmp_path))
-    assert (
-        f"torchvision 0.99.0 does not fit torch {torch.__version__}: install the release for this"
-    ) in answer.stdout, answer.stderr
-
-
-def test_adopt_without_them_says_what_to_install(folder: Path, tmp_path: Path) -> None:
-    answer = run(ADOPT, folder, absent(tmp_path))
-    assert answer.returncode == 1
-    assert "best.pt cannot be loaded here: it needs the operators of torchvision" in answer.stderr
+def test_a_release_that_does_not_fit_is_named(served: tuple[Path, str], tmp_path: Path) -> None:
+    done = run(LOAD, served[0], broken(tmp_path))
+    why = f"torchvision 0.99.0 does not fit torch {torch.__version__}: install the release for this"
+    assert why in done.stdout, done.stderr
 
 
 def test_other_files_need_none() -> None:

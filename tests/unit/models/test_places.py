@@ -134,10 +134,7 @@ def test_older_servers_read_manifests_without_places() -> None:
         ({"masks": ["mask", "mask"]}, "'mask' is declared twice"),
         ({"boxes": [{"output": "whole", "form": "xyxy"}]}, "int64; pixels of large pictures need"),
         ({"boxes": [{"output": "flat", "form": "xywh"}]}, "each row begins with the 4 numbers"),
-        (
-            {"boxes": [{"output": "flat", "form": "xy", "columns": True}]},
-            "each column begins with the 2 numbers of xy",
-        ),
+        ({"boxes": [{"output": "flat", "form": "xy", "columns": True}]}, "each column begins with"),
         (
             {"boxes": [{"output": "boxes", "form": "xy"}], "masks": ["boxes"]},
             "'boxes' is declared twice",

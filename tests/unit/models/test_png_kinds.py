@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from models.codec_specs import PicturePreprocess
-from models.preprocess import open_picture, preprocess
+from models.preprocess import preprocess
 from tests.unit.models.pictures import chunk, exif_data, png_of
 
 Samples = npt.NDArray[np.int64]
@@ -72,12 +72,6 @@ class TestWithoutTransparency:
         data = png_of(samples, RGB, depth, interlaced=interlaced)
         np.testing.assert_array_equal(levels(data), eight_bits(samples, depth))
 
-    def test_sixteen_bits_mean_the_same_in_grey_and_in_colour(self) -> None:
-        samples = np.arange(0, HEIGHT * WIDTH * 457, 457).reshape(HEIGHT, WIDTH, 1)
-        grey = levels(png_of(samples, GREY, 16))
-        np.testing.assert_array_equal(grey, levels(png_of(in_colour(samples), RGB, 16)))
-        assert np.abs(grey - in_colour(samples) / 257).max() < 1
-
 
 class TestTransparentColour:
     @both
@@ -119,12 +113,6 @@ class TestTransparentColour:
         assert seen[0, 0].tolist() == [255, 255, 255]
         assert seen[0, 1:4].tolist() == [[colour >> 8 for colour in each] for each in near]
 
-    def test_differs_in_a_low_byte_alone_at_sixteen_bits_of_grey(self) -> None:
-        samples = np.zeros((HEIGHT, WIDTH, 1), np.int64)
-        samples[0, :3, 0] = (0x1234, 0x1235, 0x0034)
-        seen = levels(png_of(samples, GREY, 16, trns=struct.pack(">H", 0x1234)))
-        assert seen[0, :3, 0].tolist() == [255, 0x12, 0]
-
     @pytest.mark.parametrize("colour", [GREY, RGB])
     @pytest.mark.parametrize("depth", [8, 16])
     def test_is_turned_with_the_picture(self, colour: int, depth: int) -> None:
@@ -135,13 +123,6 @@ class TestTransparentColour:
         end = len(data) - 12
         turned = data[:33] + chunk(b"eXIf", exif) + data[33:end] + data[end:]
         np.testing.assert_array_equal(levels(turned), levels(data)[::-1, ::-1])
-
-    @pytest.mark.parametrize("colour", [GREY, RGB])
-    def test_costs_what_it_adds_at_sixteen_bits(self, colour: int) -> None:
-        samples = drawn(1 if colour == GREY else 3, 16)
-        plain = open_picture(png_of(samples, colour, 16), HOW[1])
-        keyed = open_picture(png_of(samples, colour, 16, trns=bytes(6)), HOW[1])
-        assert keyed.cost > plain.cost
 
     @pytest.mark.parametrize("colour", [GREY, RGB])
     def test_a_picture_in_memory_keeps_its_own(self, colour: int) -> None:

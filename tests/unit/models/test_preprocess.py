@@ -70,26 +70,6 @@ class TestArray:
         array = preprocess(data, wanted.model_copy(update={"fit": "none", "width": 500}))
         np.testing.assert_array_equal(array, preprocess(data, wanted))
 
-    def test_levels_have_no_mean(self) -> None:
-        fields = how().model_dump() | {"values": "levels", "mean": (0.5,)}
-        with pytest.raises(ValueError, match="mean must be 0, and std 1"):
-            PicturePreprocess.model_validate(fields)
-
-    @pytest.mark.parametrize("channels", [1, 3])
-    @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA"])
-    def test_png_of_every_mode(self, mode: str, channels: int) -> None:
-        data = encoded(Image.fromarray(noise(9, 7)).convert(mode))
-        array = preprocess(data, how(6, 5, channels))
-        assert array.shape == (channels, 5, 6)
-        assert array.dtype == np.float32
-        assert array.flags.c_contiguous
-        assert 0 <= array.min() < array.max() <= 1
-
-    @pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
-    def test_jpeg_of_every_mode(self, mode: str) -> None:
-        data = encoded(Image.fromarray(noise(8, 8)).convert(mode), "JPEG")
-        assert preprocess(data, how(8, 8, 3)).shape == (3, 8, 8)
-
     @pytest.mark.parametrize("channels", [1, 3])
     @pytest.mark.parametrize(
         "how_saved", [{}, {"keep_rgb": True}, {"progressive": True}, {"mode": "CMYK"}]
@@ -124,47 +104,10 @@ class TestArray:
         array = preprocess(encoded(Image.fromarray(pixels)), spec)
         np.testing.assert_allclose(array[:, 0, 0], [1, -1, 0.1], rtol=1e-6)
 
-    def test_opened_picture_and_its_bytes_agree(self) -> None:
-        pixels = plus()
-        np.testing.assert_array_equal(
-            preprocess(Image.fromarray(pixels), how()), preprocess(grey(pixels), how())
-        )
-
     @pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 40), (40, 1), (2, 900)])
     def test_extreme_sizes_are_fitted(self, height: int, width: int) -> None:
         pixels = np.full((height, width), 100, np.uint8)
         assert set(levels(preprocess(grey(pixels), how())).flat) == {100}
-
-
-class TestModes:
-    def test_sixteen_bits_are_scaled_and_not_clipped(self) -> None:
-        wide = np.array([[0, 257, 32896, 65535]], np.uint16)
-        array = preprocess(encoded(Image.fromarray(wide)), how(4, 1))
-        assert levels(array).tolist() == [[[0, 1, 128, 255]]]
-
-    def test_one_bit_is_black_and_white(self) -> None:
-        data = encoded(Image.fromarray(np.array([[True, False]])))
-        assert levels(preprocess(data, how(2, 1))).tolist() == [[[255, 0]]]
-
-    def test_palette_colours_are_applied(self) -> None:
-        picture = Image.new("P", (2, 1))
-        picture.putpalette([10, 20, 30, 40, 50, 60])
-        picture.putpixel((1, 0), 1)
-        array = levels(preprocess(encoded(picture), how(2, 1, 3)))
-        assert array.transpose(1, 2, 0).tolist() == [[[10, 20, 30], [40, 50, 60]]]
-
-    @pytest.mark.parametrize(("alpha", "seen"), [(0, 255), (255, 10), (128, 132)])
-    @pytest.mark.parametrize("mode", ["RGBA", "LA"])
-    def test_transparency_is_blended_on_white(self, mode: str, alpha: int, seen: int) -> None:
-        colour = (10, 10, 10, alpha) if mode == "RGBA" else (10, alpha)
-        data = encoded(Image.new(mode, (3, 3), colour))
-        assert levels(preprocess(data, how(3, 3)))[0, 1, 1] == pytest.approx(seen, abs=1)
-
-    def test_a_transparent_palette_entry_is_white(self) -> None:
-        picture = Image.new("P", (2, 2))
-        picture.putpalette([10, 20, 30])
-        picture.info["transparency"] = 0
-        assert set(levels(preprocess(encoded(picture), how(2, 2, 3))).flat) == {255}
 
 
 class TestGeometry:
@@ -199,11 +142,6 @@ class TestPolarity:
         np.testing.assert_allclose(one, other, atol=0.01)
         assert one[0, 0].mean() < 0.1 < one.max()
 
-    def test_fixed_polarity_is_applied(self) -> None:
-        ground = np.full((2, 2), 200, np.uint8)
-        assert levels(preprocess(grey(ground), how(2, 2))).max() == 200
-        assert levels(preprocess(grey(ground), how(2, 2, polarity="dark-on-light"))).max() == 55
-
     @pytest.mark.parametrize(("level", "seen"), [(127, 127), (128, 127), (129, 126)])
     def test_background_is_light_above_the_middle(self, level: int, seen: int) -> None:
         ground = np.full((2, 2), level, np.uint8)
@@ -214,10 +152,6 @@ class TestPolarity:
         pixels[0] = pixels[-1] = pixels[:, 0] = pixels[:, -1] = 0
         array = levels(preprocess(grey(pixels), how(8, 8, polarity="auto")))[0]
         assert (array[0, 0], array[4, 4]) == (0, 250)
-
-    def test_padding_is_inverted_with_the_picture(self) -> None:
-        ground = np.full((1, 4), 250, np.uint8)
-        assert set(levels(preprocess(grey(ground), how(4, 4, polarity="auto"))).flat) == {5}
 
 
 PNG = encoded(Image.fromarray(noise(12, 9)))
@@ -258,10 +192,6 @@ class TestRejections:
         with pytest.raises(match=f"at most {MAX_SIDE}"):
             preprocess(claiming(*size), how())
 
-    def test_an_empty_picture(self) -> None:
-        with pytest.raises(PictureError):
-            preprocess(claiming(0, 5), how())
-
     @pytest.mark.parametrize(
         "whole",
         [
@@ -274,7 +204,7 @@ class TestRejections:
     def test_damage_raises_only_picture_errors(self, whole: bytes) -> None:
         draw = random.Random(3)
         rejected = 0
-        for _ in range(1500):
+        for _ in range(600):
             data = bytearray(whole)
             for _ in range(draw.choice((1, 1, 3))):
                 data[draw.randrange(len(data))] = draw.randrange(256)
@@ -296,6 +226,7 @@ def test_decoding_cost_comes_from_the_header(mode: str, pixel_bytes: int) -> Non
     assert open_picture(data, how()).cost == LEAST + 200 * (300 * pixel_bytes + ROW_BYTES)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("side", [224, 1024])
 def test_preprocessing_time_stays_within_its_cost(side: int, channels: int) -> None:

@@ -53,11 +53,11 @@ def test_warnings_stay_ignored_after_filters_are_restored() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             inside.set()
-            assert go_on.wait(10)
+            assert go_on.wait(60)
 
     thread = threading.Thread(target=load)
     thread.start()
-    assert inside.wait(10)
+    assert inside.wait(60)
     ignore_warnings(module=r"noisy\.")
     go_on.set()
     thread.join()

@@ -30,9 +30,7 @@ class TestQuota:
         [
             ("max 100000", 8),
             ("200000 100000", 2),
-            ("150000 100000", 1),
             ("50000 100000", 1),
-            ("1600000 100000", 8),
             ("nonsense", 8),
         ],
     )
@@ -60,9 +58,6 @@ class TestQuota:
         write(groups / "fs/cpu/cpu.cfs_quota_us", "200000\n")
         write(groups / "fs/cpu/cpu.cfs_period_us", "100000\n")
         assert usable_cores() == 2
-
-    def test_no_cgroups_means_no_quota(self, groups: Path) -> None:
-        assert usable_cores() == 8
 
 
 class TestProcess:

@@ -19,7 +19,7 @@ from models.stopping import (
 from models.timing import MIN_ROUNDS, WARM_RUNS
 from tests.unit.models.manifests import form
 
-A, B, C = form("a"), form("b"), form("c")
+A, B = form("a"), form("b")
 Size = dict[Form, list[float]]
 
 
@@ -47,10 +47,6 @@ class TestDecided:
     def test_size_is_decided_by_clear_wins(self, taken: Size, wanted: bool) -> None:
         assert is_decided(taken) is wanted
 
-    def test_required_margin_can_be_given(self) -> None:
-        assert is_decided(size(a=1.0, b=1.1), 1.1)
-        assert not is_decided(size(a=1.0, b=1.1), 1.2)
-
 
 @pytest.mark.parametrize(
     ("taken", "wanted"),
@@ -70,7 +66,6 @@ class TestProportion:
         ("rounds", "wanted"),
         [
             ({}, False),
-            ({1: size(a=1.0)}, False),
             ({1: size(a=1.0), 2: size(a=2.0)}, True),
             ({1: size(a=9.0), 4: size(a=1.0), 6: size(a=1.5)}, True),  # the two largest count
             ({1: size(a=1.0), 2: size(a=2 * (1 + 0.9 * STEADY_DIFFERENCE))}, True),
@@ -79,11 +74,9 @@ class TestProportion:
                 False,
             ),  # batching still helps
             ({1: size(a=1.0), 2: size(a=2 * (1 + 1.1 * STEADY_DIFFERENCE))}, False),
-            ({1: size(a=1.0, b=2.0), 2: size(a=2.0, b=2.0)}, False),
             ({1: size(a=1.0, b=2.0), 2: size(a=2.0, b=4.0)}, True),
             ({1: size(a=1.0, b=1.05), 2: size(a=2.1, b=2.0)}, False),  # they changed places
             ({1: size(a=1.0, b=1.0), 2: size(a=2.0)}, True),  # b has lost
-            ({1: size(a=1.0), 2: size(a=2.0, b=2.0)}, False),
         ],
     )
     def test_proportion_needs_equal_item_times_and_winners(
@@ -134,6 +127,3 @@ class TestCanStop:
         assert can_stop([rounds], 4, 0.99 * least_s / MAX_BUDGETS)
         assert not can_stop([rounds], 4, 1.01 * least_s / MAX_BUDGETS)
         assert not can_stop([{1: size(a=1.0)}], 4, 0)
-
-    def test_measuring_cannot_stop_before_it_starts(self) -> None:
-        assert not can_stop([], 1, 0)

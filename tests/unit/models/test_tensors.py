@@ -30,12 +30,9 @@ class TestTensorSpec:
         [
             ((-1, -1, 3), (8, 3), True),
             ((-1, -1, 3), (9, 3), False),  # larger than it may be
-            ((-1, -1, 3), (8, 4), False),
             ((-1, 9), (9,), True),  # fixed axes know no limit
-            ((-1, -1, -1), (8, 9), False),
             ((-1, -1), (0,), True),
             ((-1,), (), True),
-            ((-1,), (1,), False),
         ],
     )
     def test_items_must_fit_shape_and_maximum(
@@ -50,25 +47,10 @@ class TestTensorSpec:
         limited = TensorSpec(name="x", dtype="float32", shape=(-1, -1, 2), dimensions=(bounds,))
         assert [size for size in range(12) if limited.takes((size, 2))] == [7, 8, 9]
 
-    def test_item_shape_excludes_the_batch_axis(self) -> None:
-        assert spec(shape=(-1, 2, -1)).item_shape == (2, -1)
-        assert spec(shape=(-1,)).item_shape == ()
-        assert [spec(shape=shape).is_fixed for shape in ((-1,), (-1, 2), (-1, 2, -1))] == [
-            True,
-            True,
-            False,
-        ]
-
-    def test_a_free_axis_holds_at_least_one(self) -> None:
-        with pytest.raises(ValidationError, match="greater than or equal to 1"):
-            Dimension(most=0)
-
     @pytest.mark.parametrize(
         ("fields", "bounds"),
         [
             ({"shape": (-1, -1, 2, -1), "free_max": 8}, [(0, 8), (2, 2), (0, 8)]),
-            ({"shape": (-1, -1), "free_max": 1024}, [(0, 1024)]),
-            ({"shape": (-1, 3), "free_max": 8}, [(3, 3)]),
             ({"shape": (-1, -1)}, [(0, 1024)]),
         ],
     )
@@ -83,19 +65,14 @@ class TestTensorSpec:
         ("fields", "message"),
         [
             ({"shape": [-1, -1], "free_max": 0}, "greater than or equal to 1"),
-            ({"shape": [-1, -1], "free_max": "8"}, "Extra inputs"),
             ({"shape": [-1, -1], "dimensions": [{}, {}]}, "'x': 2 dimensions for 1 free axes"),
-            ({"shape": [-1, 2], "dimensions": [{}]}, "'x': 1 dimensions for 0 free axes"),
             (
                 {"shape": [-1, -1], "dimensions": [{"least": 5, "most": 4}]},
                 "5 to 4: the range is empty",
             ),
-            ({"shape": [-1, -1], "dimensions": [{"name": "a b"}]}, "should match pattern"),
             ({"shape": [-1], "dtype": "float32", "minimum": 0}, "only integers have a range"),
-            ({"shape": [-1], "dtype": "bool", "maximum": 1}, "only integers have a range"),
             ({"shape": [-1], "minimum": 3, "maximum": 2}, "the range 3..2 is empty, or outside of"),
             ({"shape": [-1], "dtype": "int8", "maximum": 200}, "of int8, which is -128..127"),
-            ({"shape": [-1], "dtype": "uint8", "minimum": -1}, "of uint8, which is 0..255"),
         ],
     )
     def test_invalid_bounds_are_refused(self, fields: dict[str, object], message: str) -> None:
@@ -130,9 +107,7 @@ class TestEncodedArray:
         ("data", "shape", "message"),
         [
             ("AAAAAA==", (3,), "golden data has 4 bytes, its shape needs 6"),
-            ("AAAAAA==", (), "golden data has 4 bytes, its shape needs 2"),
             ("AAAA AA==", (2,), "golden data is not base64"),
-            ("AAAAAA", (2,), "golden data is not base64"),
         ],
     )
     def test_byte_count_must_match_the_shape(
@@ -140,11 +115,6 @@ class TestEncodedArray:
     ) -> None:
         with pytest.raises(ValueError, match=re.escape(message)):
             encoded(data, shape).array()
-
-    def test_every_decoding_has_its_own_memory(self) -> None:
-        kept = encoded("AQACAA==")
-        assert not np.shares_memory(kept.array(), kept.array())
-        assert kept.array().tolist() == [1, 2]
 
 
 class TestTolerance:
@@ -177,9 +147,7 @@ class TestTolerance:
         [
             ([0.0, 100.0], [9.9, 100.0], True),  # a small sum of large values
             ([0.0, 100.0], [10.1, 100.0], False),
-            ([0.0, 0.0], [0.001, 0.0], False),  # the range of nothing is nothing
             ([0.0, np.inf], [9.9, np.inf], False),  # infinity is no range
-            ([0.0, -100.0, np.inf], [9.9, -100.0, np.inf], True),
             ([0.0, np.nan, 100.0], [9.9, np.nan, 100.0], True),
         ],
     )
@@ -195,13 +163,6 @@ class TestTolerance:
         excess = Tolerance(absolute=0, relative=1).excess(expected, got)
         assert excess is not None
         assert excess.startswith("differs by up to 1.2e+05 ")
-
-    @pytest.mark.parametrize("shape", [(), (0,), (2, 0)])
-    def test_item_may_be_scalar_or_empty(self, shape: tuple[int, ...]) -> None:
-        tolerance = Tolerance(absolute=0.5, relative=0, of_range=0.5)
-        ones = np.ones(shape, np.float32)
-        assert tolerance.excess(ones, ones) is None
-        assert (tolerance.excess(ones, ones + 2) is None) is (ones.size == 0)
 
     @pytest.mark.parametrize("share", ["absolute", "relative", "of_range"])
     @pytest.mark.parametrize("value", [-1e-9, float("nan"), float("inf")])

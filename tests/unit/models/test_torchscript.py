@@ -6,7 +6,9 @@ import io
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,108 +74,76 @@ def test_threads_share_a_module(variant: str, optimized: bool) -> None:
     assert wrong == []
 
 
-class WritesToAttribute(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.kept = torch.zeros(1)
+class Keeps(nn.Module):
+    """Has an attribute that its forward may change."""
 
+    def __init__(self, kept: Any) -> None:
+        super().__init__()
+        self.kept = kept
+
+
+class WritesToAttribute(Keeps):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.kept.add_(1)
-        return x + self.kept
+        return x + self.kept  # type: ignore[no-any-return]
 
 
-class WritesToView(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.kept = torch.zeros(4, 2)
-
+class WritesToView(Keeps):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         row = self.kept[0].view(-1)
         row += 1
-        return x + row
+        return x + row  # type: ignore[no-any-return]
 
 
-class WritesInABranch(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.kept = torch.zeros(1)
-
+class WritesInABranch(Keeps):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.shape[0] > 3:
             for _ in range(2):
                 self.kept += 1
-        return x + self.kept
+        return x + self.kept  # type: ignore[no-any-return]
 
 
-class KeepsLast(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.last = torch.zeros(3)
-
+class KeepsLast(Keeps):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        before, self.last = self.last, x.sum(0)
-        return x + before
+        before, self.kept = self.kept, x.sum(0)
+        return x + before  # type: ignore[no-any-return]
 
 
-class Counts(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
-
+class Counts(Keeps):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        return x * self.calls
+        self.kept += 1
+        return x * self.kept  # type: ignore[no-any-return]
 
 
-class WritesInList(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.kept = [torch.zeros(2)]
-
+class WritesInList(Keeps):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.kept[0].add_(1)
-        return x + self.kept[0]
+        return x + self.kept[0]  # type: ignore[no-any-return]
 
 
-class KeepsInDict(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.kept = {"first": torch.zeros(1)}
-
+class KeepsInDict(Keeps):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.kept["last"] = x
         return x * len(self.kept)
 
 
-class KeepsSizes(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.sizes = [1]
-
+class KeepsSizes(Keeps):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.sizes.clear()
-        self.sizes.append(x.shape[0])
-        return x * self.sizes[0]
+        self.kept.clear()
+        self.kept.append(x.shape[0])
+        return x * self.kept[0]  # type: ignore[no-any-return]
 
 
-class KeepsNestedSizes(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.sizes = {"all": ([1], 2)}
-
+class KeepsNestedSizes(Keeps):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.sizes["all"][0].append(x.shape[0])
-        return x * len(self.sizes["all"][0])
+        self.kept["all"][0].append(x.shape[0])
+        return x * len(self.kept["all"][0])
 
 
-class CountsInFork(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
-
+class CountsInFork(Keeps):
     def count(self, x: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        return x * self.calls
+        self.kept += 1
+        return x * self.kept  # type: ignore[no-any-return]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         made: torch.Tensor = torch.jit.wait(torch.jit.fork(self.count, x))  # type: ignore[no-untyped-call]
@@ -229,20 +199,20 @@ def reloaded(module: nn.Module) -> torch.jit.ScriptModule:
 @pytest.mark.parametrize(
     "module",
     [
-        WritesToAttribute,
-        WritesToView,
-        WritesInABranch,
-        KeepsLast,
-        Counts,
-        WritesInList,
-        KeepsInDict,
-        KeepsSizes,
-        KeepsNestedSizes,
-        CountsInFork,
+        lambda: WritesToAttribute(torch.zeros(1)),
+        lambda: WritesToView(torch.zeros(4, 2)),
+        lambda: WritesInABranch(torch.zeros(1)),
+        lambda: KeepsLast(torch.zeros(3)),
+        lambda: Counts(0),
+        lambda: WritesInList([torch.zeros(2)]),
+        lambda: KeepsInDict({"first": torch.zeros(1)}),
+        lambda: KeepsSizes([1]),
+        lambda: KeepsNestedSizes({"all": ([1], 2)}),
+        lambda: CountsInFork(0),
         UpdatesStatistics,
     ],
 )
-def test_a_module_with_state_is_not_shared(module: type[nn.Module]) -> None:
+def test_a_module_with_state_is_not_shared(module: Callable[[], nn.Module]) -> None:
     first, second = reloaded(module()), reloaded(module())
     assert keeps_state(first)
     assert first is not second

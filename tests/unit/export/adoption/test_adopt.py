@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import base64
 import json
 import re
@@ -17,8 +16,6 @@ from torch import nn
 
 from export.adoption.adopt import Adoption
 from export.errors import ExportError, UsageError
-from export.options.adoption import add_adopt
-from export.reading import mar as mar_module
 from export.reading.mar import IMAGE_CLASSIFIER, IMAGENET_MEAN, IMAGENET_STD
 from models.codec_specs import ImageCodecSpec, PicturePreprocess, TensorCodecSpec
 from models.pictured import ImageOutput, MaskOutput
@@ -30,7 +27,6 @@ from tests.unit.export.torchscripts import (
     SUMS,
     X3,
     archived,
-    mar,
     run,
     scripted,
     traced,
@@ -67,13 +63,6 @@ class TestTorchScript:
         assert definition.held_out is None
         assert answers(adoption, [[1.0, 2.0, 3.0], [0.5, 0.0, 0.0]]) == [[6, -6], [0.5, -0.5]]
 
-    def test_it_builds_a_new_script_module_in_eval_mode(self, sums: Path) -> None:
-        build = run(sums, *X3).definition.build
-        one, other = build(), build()
-        assert isinstance(one, torch.jit.ScriptModule)
-        assert not one.training
-        assert one is not other
-
     def test_file_that_changes_meanwhile_is_refused(self, tmp_path: Path) -> None:
         file = written(tmp_path, SUMS)
         adoption = run(file, *X3)
@@ -108,12 +97,9 @@ class TestTorchScript:
         ("content", "suffix"),
         [
             ("more\nless\n", "txt"),
-            ("more\r\nless", "txt"),
             ('["more", "less"]', "json"),
             ('\n {"1": "less", "0": ["n1", "more"]}', "json"),
             ("\ufeffmore\r\nless\r\n", "txt"),
-            ('\ufeff["more", "less"]', "json"),
-            ('\ufeff{"1": "less", "0": "more"}', "json"),
         ],
     )
     def test_labels(self, sums: Path, tmp_path: Path, content: str, suffix: str) -> None:
@@ -180,8 +166,6 @@ class TestPictures:
         ("options", "mean", "std"),
         [
             ("--mean imagenet", IMAGENET_MEAN, IMAGENET_STD),
-            ("--std imagenet", IMAGENET_MEAN, IMAGENET_STD),
-            ("--mean imagenet --std imagenet", IMAGENET_MEAN, IMAGENET_STD),
             ("--mean imagenet --std 1,1,1", IMAGENET_MEAN, (1, 1, 1)),
             ("--mean 0,0,0 --std imagenet", (0, 0, 0), IMAGENET_STD),
         ],
@@ -233,17 +217,8 @@ class TestPictures:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            (
-                "",
-                (
-                    "--fit pad, --interpolation bilinear, --fill border, --mean 0, --std 1, "
-                    "--alpha white, --polarity light-on-dark, because"
-                ),
-            ),
-            (
-                "--mean imagenet --fit crop --alpha drop",
-                "--interpolation bilinear, --resize-shorter 9, --polarity light-on-dark, because",
-            ),
+            ("", "--fit pad, --interpolation bilinear, --fill border, --mean 0, --std 1, --alpha"),
+            ("--mean imagenet --fit crop --alpha drop", "--interpolation bilinear,"),
             (
                 (
                     "--mean 0,0,0 --std 1,1,1 --fit pad --interpolation bilinear --fill border "
@@ -268,11 +243,9 @@ class TestPictures:
                 "",
                 "with --codec image clients can send PNG, JPEG",
             ),
-            ("float32[-1,3,-1,-1]", "", "with --codec image --mean imagenet clients can"),
             ("float32[-1,3,8,6]", "--codec tensor", None),
             ("float32[-1,3,8,6]", "--codec image", None),
             ("float32[-1,4,8,6]", "", None),
-            ("float16[-1,3,8,6]", "", None),
         ],
     )
     def test_picture_shaped_inputs_get_a_hint(
@@ -284,23 +257,9 @@ class TestPictures:
 
     @pytest.mark.parametrize(("side", "shorter"), [(224, 256), (299, 342), (32, 37)])
     def test_crop_uses_the_customary_resize(self, light: Path, side: int, shorter: int) -> None:
-        adoption = run(
-            light,
-            *PICTURE[:2],
-            "--input",
-            f"float32[-1,1,{side},{side}]",
-            *PICTURE[4:],
-            "--fit",
-            "crop",
-        )
+        options = ("--input", f"float32[-1,1,{side},{side}]", *PICTURE[4:], "--fit", "crop")
+        adoption = run(light, *PICTURE[:2], *options)
         assert how(adoption).resize_shorter == shorter
-
-    def test_example_is_a_picture_that_fits_the_input(self, light: Path) -> None:
-        adoption = run(light, *PICTURE)
-        example = adoption.definition.example()
-        assert isinstance(example, str)
-        array = preprocess(base64.b64decode(example), how(adoption))
-        assert array.shape == adoption.definition.inputs[0].item_shape
 
 
 class TestArchives:
@@ -348,27 +307,6 @@ class TestArchives:
         assert "'own.py' is not run" in adoption.warnings[0]
         assert answers(adoption, [[1.0, 2.0, 3.0]]) == [[6, -6]]
 
-    def test_archive_is_recognized_by_content(self, tmp_path: Path) -> None:
-        file = written(tmp_path, mar({"sums.pt": SUMS}), "model.pt")
-        assert run(file, "--input", "float32[-1,3]").name == "sums"
-
-
-def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
-    parser = argparse.ArgumentParser()
-    add_adopt(parser)
-    with pytest.raises(SystemExit):
-        parser.parse_args(["--help"])
-    help_text = " ".join(capsys.readouterr().out.split())
-    for option in (
-        "--name N",
-        "--input SPEC",
-        "--labels FILE",
-        "--codec {tensor,image,audio}",
-        "--mean",
-    ):
-        assert option in help_text
-    assert mar_module.MANIFEST not in help_text
-
 
 class TestCountedRows:
     OPTIONS = (
@@ -396,13 +334,8 @@ class TestCountedRows:
         ("options", "message"),
         [
             (["--classes", "kinds"], "--classes: classes is 'kinds', but there are no labels"),
-            (["--ranked-by", "boxes"], "ranked_by is 'boxes', not a counted output"),
             (["--count", "count=other"], "'other' is not an output; give COUNT=NAME,NAME with"),
-            (
-                ["--count", "kinds=boxes"],
-                "--count: 'boxes' has two counts, 'count' and 'kinds'; give one",
-            ),
-            (["--count", "kinds=count"], "must be integers of shape"),
+            (["--count", "kinds=boxes"], "--count: 'boxes' has two counts, 'count' and 'kinds';"),
         ],
     )
     def test_wrong_options_are_refused(self, file: Path, options: list[str], message: str) -> None:
@@ -450,20 +383,10 @@ class TestOutputsThatArePictures:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            (
-                ["--as", "video"],
-                "--as 'video': expected .*such as image, 'restored=image in",
-            ),
-            (["--as", "mask in 0..1"], "expected"),
+            (["--as", "video"], "--as 'video': expected .*such as image, 'restored=image in"),
             (["--as", "image in 1..1"], "range 1..1 is empty"),
-            (["--as", "image in a..b"], "two numbers"),
-            (["--as", "image in nan..1"], "finite number"),
-            (
-                ["--as", "other=image"],
-                "'other' is not an output; these are: picture, classes",
-            ),
+            (["--as", "other=image"], "'other' is not an output; these are: picture, classes"),
             (["--as", "image", "--as", "picture=image"], "'picture' is declared twice"),
-            (["--as", "classes=image"], "'classes': an image of int64 needs a range"),
             (["--as", "mask"], "'picture': the palette has 2 entries for 3 classes"),
             (["--as", "image"], "--palette is for one output with --as mask, got 0"),
         ],
@@ -517,9 +440,6 @@ class TestPlaces:
             (["--boxes", "boxes"], "--boxes 'boxes': must be NAME=FORM"),
             (["--boxes", "boxes=xyxy,absolute"], "perhaps with ,relative or ,columns"),
             (["--boxes", "other=xyxy"], "--boxes, --mask: 'other' is not an output; the model has"),
-            (["--boxes", "scores=xy,columns"], "each column begins with the 2 numbers of xy"),
-            (["--boxes", "kinds=xyxy"], "'kinds' are int64; pixels of large pictures need"),
-            (["--mask", "scores"], "the mask 'scores' needs axes for height and width"),
             (["--codec", "tensor", "--mask", "boxes"], "--mask is for pictures: add --codec image"),
         ],
     )

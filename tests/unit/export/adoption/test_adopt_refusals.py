@@ -39,21 +39,9 @@ class TestWrongArguments:
         ("arguments", "message"),
         [
             ([], "--name and --input are required: the model's name in the repository, and its"),
-            (["--input", "float32[-1,3]"], "--name is required"),
-            (
-                ["--name", "a b", *X3[2:]],
-                "'a b' cannot be a model's name: give --name with 1 to 64",
-            ),
-            (["--name", "..", *X3[2:]], "'..' cannot be a model's name"),
+            (["--name", "a b", *X3[2:]], "'a b' cannot be a model's name: give --name with 1 to"),
             (["--name", "x"], "--input is required: the model's input, such as --input 'float32"),
             ([*X3[:3], "float32"], "--input 'float32' is not dtype[shape], such as"),
-            ([*X3[:3], "float32[]"], "axis 0 is the batch and must be -1, got shape []"),
-            ([*X3[:3], "float32[1,3]"], "axis 0 is the batch and must be -1, got shape [1, 3]"),
-            ([*X3[:3], "float32[-1,0]"], "sizes must be positive, or -1 if free"),
-            ([*X3[:3], "float32[-1,-3]"], "sizes must be positive, or -1 if free"),
-            ([*X3[:3], "float32[-1,3-]"], "'3-' is not a size: a size is a whole number, -1 if"),
-            ([*X3[:3], "float99[-1,3]"], "unknown dtype 'float99'; there are float16, float32"),
-            ([*X3[:3], "a b=float32[-1,3]"], "--input 'a b=float32[-1,3]': String should match"),
             ([*X3, "--input", "other=int8[-1]"], "--input: 2 given, but the model takes 1 (x)"),
             (
                 [*X3, "--input", "input_0=int8[-1]", "--input", "input_0=int8[-1]"],
@@ -61,19 +49,12 @@ class TestWrongArguments:
             ),
             ([*X3, "--output", "a b"], "--output 'a b': a name has 1 to 64 letters, digits, _ and"),
             ([*X3, "--output", "a", "--output", "a"], "--output: names must differ, got a, a"),
-            (
-                [*X3, "--output", "a", "--output", "b"],
-                "--output: 2 given, but the model returns 1; give",
-            ),
+            ([*X3, "--output", "a", "--output", "b"], "--output: 2 given, but the model returns"),
             ([*X3, "--output", "a="], "--output 'a=': the file of its labels is missing"),
             ([*X3, "--output", "a=s3://b/l"], "--output NAME=FILE: s3:// is not supported, only"),
-            (
-                [*X3, "--output", "a=x.txt", "--labels", "y.txt"],
-                "labels can be given only once: --labels FILE, or one --output NAME=FILE",
-            ),
+            ([*X3, "--output", "a=x.txt", "--labels", "y.txt"], "labels can be given only once:"),
             ([*X3, "--mean", "0"], "--mean is for pictures: add --codec image"),
             ([*X3, "--codec", "tensor", "--preprocess", __file__], "is none of these: what"),
-            ([*X3, "--resize-shorter", "9"], "--resize-shorter is for pictures"),
             ([*X3, "--codec", "image"], "--codec image needs one --input float32[-1,C,H,W]"),
             ([*X3, "--top-k", "0"], "--top-k must be at least 1, got 0"),
             ([*X3, "--top-k", "2"], "--top-k needs --labels, or --scores softmax or sigmoid, and"),
@@ -93,19 +74,10 @@ class TestWrongArguments:
         [
             (["--mean", "0.5"], "--codec image: mean and std need 3 numbers, one per channel"),
             (["--std", "1,0,1"], "--codec image: std must be positive"),
-            (
-                ["--std", "1,2,x"],
-                "--std '1,2,x': must be comma-separated numbers, one per channel; or",
-            ),
-            (
-                ["--input", "float32[-1,1,8,6]", "--std", "imagenet"],
-                "imagenet has 3 channels, the input has 1",
-            ),
-            (["--resize-shorter", "9"], "resize_shorter is only for fit 'crop'"),
+            (["--std", "1,2,x"], "--std '1,2,x': must be comma-separated numbers, one per"),
+            (["--input", "float32[-1,1,8,6]", "--std", "imagenet"], "imagenet has 3 channels, the"),
             (["--fit", "crop", "--resize-shorter", "7"], "needs resize_shorter, at least 8"),
             (["--fill", "256"], "--fill '256': must be a level from 0 to 255, mean or border"),
-            (["--fill", "0", "--fit", "stretch"], "--codec image: fill is only for fit 'pad'"),
-            (["--mean", "nan,0,0"], "--codec image: Input should be a finite number"),
         ],
     )
     def test_of_pictures(self, light: Path, arguments: list[str], message: str) -> None:
@@ -124,14 +96,10 @@ class TestWrongArguments:
         ("content", "message"),
         [
             (b"one\ntwo\nthree\n", "3 labels need a first output of shape [-1, 3], 'output' is"),
-            (b"one\n\n", "1 labels need a first output of shape [-1, 1]"),
             (b"one\n\ntwo", "--labels: labels: the label of the index 1 is not text: ''"),
-            (b"", "--labels: labels is neither a list of labels"),
             (b"[1, 2]", "--labels: labels: the label of the index 0 is not text: 1"),
-            (b'["one"', "--labels: labels is not JSON"),
             (b"\xff", "--labels: 'utf-8' codec can't decode byte"),
             ("one\ntwo".encode("utf-16"), "labels is not UTF-8: it begins with the byte order ma"),
-            ('["one"]'.encode("utf-16"), "mark of UTF-16; convert it to UTF-8"),
         ],
     )
     def test_of_labels(self, sums: Path, tmp_path: Path, content: bytes, message: str) -> None:
@@ -172,9 +140,7 @@ class TestRefusedFiles:
     @pytest.mark.parametrize(
         ("data", "message"),
         [
-            (b"hello", "model.pt is not a zip archive"),
             (weights(128), "model.pt is a safetensors file, which has weights but no model: adopt"),
-            (weights(300), "model.pt is a safetensors file, which has weights but no model: adopt"),
             (mar({"sums.pt": SUMS, "../evil.py": b""}), "'../evil.py', a path that leads out"),
             (mar({"sums.pt": b"hello"}), "sums.pt in model.pt is not a zip archive"),
             (mar({"sums.pt": zipped("../x")}), "sums.pt in model.pt contains '../x', a path"),
@@ -182,10 +148,7 @@ class TestRefusedFiles:
                 mar({"sums.pt": zipped("zeros", content=bytes(40_000_000))}),
                 "sums.pt in model.pt would unpack to 40,000,000 bytes",
             ),
-            (
-                mar({"sums.pt": pickled(Sums().state_dict())}),
-                "sums.pt in model.pt was written by torch.s",
-            ),
+            (mar({"sums.pt": pickled(Sums().state_dict())}), "sums.pt in model.pt was written by"),
             (mar({"net.pth": b""}, MODEL | {"modelFile": "net.py"}), "has an eager model"),
             (
                 mar({"sums.pt": SUMS, "index_to_name.json": b'["a"]'}),

@@ -17,6 +17,13 @@ from tests.unit.models.manifests import spec
 TENSOR = TensorCodecSpec()
 
 
+@pytest.fixture(autouse=True)
+def _no_forward_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Independent of the load on this machine."""
+    for limit in ("MAX_LARGEST_S", "LARGER_BUDGET_S"):
+        monkeypatch.setattr(f"export.adoption.foreign.{limit}", 1e9)
+
+
 def sizes(samples: Samples) -> list[int]:
     """Of the first free axis."""
     (spec,) = samples.inputs

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from export.adoption.adopt import Adoption
 from export.errors import ExportError, UsageError
 from tests.signatures import Detector, Found, Mapped, Named, Says, Several
-from tests.unit.export.torchscripts import run, saved, scripted, traced, written
+from tests.unit.export.torchscripts import inline, run, saved, scripted, traced, written
 
 ROW = [[1.0, 2.0, 3.0]]
 OUT, AUX = [[3.0, 6.0]], [6.0]
@@ -20,57 +20,8 @@ SCORE, BOX = [6.0], [[1.0, 2.0, 3.0, 1.0]]
 LOGITS, FEATURES = [[6.0, -6.0]], [[2.0, 4.0, 6.0]]
 
 
-class Nested(nn.Module):
-    def forward(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-        return x, [x]
-
-
-class Deep(nn.Module):
-    def forward(self, x: Tensor) -> dict[str, list[Tensor]]:
-        return {"x": [x]}
-
-
-class Nothing(nn.Module):
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        return x, None
-
-
-class Number(nn.Module):
-    def forward(self, x: Tensor) -> float:
-        return float(x.sum())
-
-
-class Numbered(nn.Module):
-    def forward(self, x: Tensor) -> dict[int, Tensor]:
-        return {1: x}
-
-
-class Dotted(nn.Module):
-    """Its loss could not be served."""
-
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
-        return {"x.y": x, "loss": x.sum(), "z": x * 2}
-
-
-class Changing(nn.Module):
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
-        return {"alone": x} if x.shape[0] == 1 else {"together": x}
-
-
-class Perhaps(nn.Module):
-    def forward(self, x: Tensor) -> dict[str, Tensor] | None:
-        return {"x": x, "y": x}
-
-
-class Empty(nn.Module):
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
-        output: dict[str, Tensor] = {}
-        return output
-
-
-class Sparse(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x.to_sparse()
+# Its loss could not be served.
+DOTTED = inline("return {'x.y': x, 'loss': x.sum(), 'z': x * 2}", "Dict[str, Tensor]")
 
 
 class Unscripted(nn.Module):
@@ -101,14 +52,12 @@ def answers(adoption: Adoption) -> dict[str, object]:
     ("model", "options", "served"),
     [
         (Mapped(), (), {"aux": AUX, "out": OUT}),
-        (Mapped(), ("out",), {"out": OUT}),
         (Mapped(), ("out", "aux"), {"out": OUT, "aux": AUX}),
         (Named(), (), {"score": SCORE, "box": BOX}),
-        (Named(), ("box",), {"box": BOX}),
         (Named(), ("box", "score"), {"box": BOX, "score": SCORE}),
         (Several(), (), {"output_0": LOGITS, "output_1": FEATURES}),
         (Several(), ("logits", "features"), {"logits": LOGITS, "features": FEATURES}),
-        (Dotted(), ("z",), {"z": FEATURES}),
+        (DOTTED, ("z",), {"z": FEATURES}),
         (nn.ReLU(), ("kept",), {"kept": ROW}),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else None,
@@ -147,21 +96,28 @@ def test_the_output_with_labels_comes_first(tmp_path: Path, model: nn.Module | b
     ("model", "message"),
     [
         (Detector(), "the model returns a list of dicts, but an answer needs tensors with one row"),
-        (Detector(), "pads its results to a fixed number, such as boxes [n, 100, 4], scores"),
         (Says(), "returns str for 'output', but an answer consists of tensors: return the index"),
-        (Nested(), "the model returns list for 'output_1', but an answer consists of tensors"),
-        (Deep(), "the model returns list for 'x', but an answer consists of tensors: return all"),
-        (Nothing(), "the model returns NoneType for 'output_1', but an answer consists of tensors"),
-        (Number(), "the model returns float for 'output', but an answer consists of tensors"),
-        (Numbered(), "the model calls an output 1, but a name has 1 to 64 letters, digits, _"),
-        (Dotted(), "the model calls an output 'x.y', but a name has 1 to 64 letters, digits"),
-        (Changing(), "the names of the outputs change: ['alone'], then ['together']"),
+        (inline("return x, [x]", "Tuple[Tensor, List[Tensor]]"), "the model returns list for"),
+        (inline("return {'x': [x]}", "Dict[str, List[Tensor]]"), "the model returns list for 'x',"),
+        (inline("return x, None", "Tuple[Tensor, Optional[Tensor]]"), "the model returns NoneType"),
+        (inline("return float(x.sum())", "float"), "the model returns float for 'output', but an"),
+        (inline("return {1: x}", "Dict[int, Tensor]"), "the model calls an output 1, but a name"),
+        (DOTTED, "the model calls an output 'x.y', but a name has 1 to 64 letters, digits"),
         (
-            Perhaps(),
+            inline(
+                "return {'alone': x} if x.shape[0] == 1 else {'together': x}", "Dict[str, Tensor]"
+            ),
+            "the names of the outputs change: ['alone'], then ['together']",
+        ),
+        (
+            inline("return {'x': x, 'y': x}", "Optional[Dict[str, Tensor]]"),
             "the model returns Optional[Dict[str, Tensor]]: it must always return a tensor",
         ),
-        (Empty(), "the model returns nothing; it must return a tensor, or several"),
-        (Sparse(), "'output' is sparse: call to_dense() on it in the model"),
+        (
+            inline("output: Dict[str, Tensor] = {}\n    return output", "Dict[str, Tensor]"),
+            "the model returns nothing; it must return a tensor, or several",
+        ),
+        (inline("return x.to_sparse()"), "'output' is sparse: call to_dense() on it in the model"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else None,
 )

@@ -15,6 +15,13 @@ from export.probing.samples import two_shapes
 from export.probing.trials import Outcome, Trials
 from export.reading.declared import read_inputs
 from tests.unit.export.kinds import Graph
+from tests.unit.export.torchscripts import inline
+
+
+@pytest.fixture(autouse=True)
+def _no_forward_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Independent of the load on this machine."""
+    monkeypatch.setattr("export.probing.trials.SLOW_S", 60.0)
 
 
 def learned(module: nn.Module, *given: str) -> Findings:
@@ -81,11 +88,6 @@ class Odds(nn.Module):
         return x
 
 
-class Square(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + x.transpose(1, 2)
-
-
 class Greedy(nn.Module):
     """Needs memory that no machine has."""
 
@@ -93,18 +95,6 @@ class Greedy(nn.Module):
         if bool(x.max() > 4):
             return x + torch.empty([int(x.max()), 2_000_000_000, 100])[:1, 0, 0]
         return x
-
-
-class Free(nn.Module):
-    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return a.sum(1) + b.sum(1)
-
-
-class Spread(nn.Module):
-    """A deviation, which is NaN of one row."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.std(1)
 
 
 class Longer(nn.Module):
@@ -116,74 +106,51 @@ class Longer(nn.Module):
         return a.sum(1) + b.sum(1)
 
 
-class Pairs(nn.Module):
-    """Two pairs of inputs, each of one size."""
-
-    def forward(
-        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor
-    ) -> torch.Tensor:
-        return (a * b).sum(1) + (c * d).sum(1)
+NODES, EDGES = "nodes=float32[-1,-1,4]", "edges=int64[-1,2,-1]"
+PAIRS = (
+    "return (a * b).sum(1) + (c * d).sum(1)",
+    "Tensor",
+    "a: Tensor, b: Tensor, c: Tensor, d: Tensor",
+)
 
 
 @pytest.mark.parametrize(
-    ("module", "arguments", "expected"),
+    ("module", "declared", "bounds"),
     [
+        (Words(), "ids=int64[-1,-1]; mask=float32[-1,-1]", "n<=40] in 0..49; n<=40]"),
+        (Words(3000), "ids=int64[-1,seq]; mask=int64[-1,-1]", "seq<=3000] in 0..49; seq<=3000]"),
+        (Words(), "int32[-1,4] in ..; bool[-1,4]", "int32[-1,4]; bool[-1,4]"),
+        (Column(), "x=int64[-1,2]", "2] in 0.."),
+        (Wrapping(), "x=int64[-1,2]", "2] in -50..49"),
+        (Graph(), f"{NODES}; {EDGES}", "1<=n<=1024,4]; 2,-1] in 0..<n"),
+        (Graph(), f"nodes=float32[-1,5,4]; {EDGES}", "5,4]; 2,-1] in 0..4"),
+        (Lengths(), "x=float32[-1,-1]; lengths=int64[-1]", "-1]; lengths=int64[-1]"),
+        (Odds(), "float32[-1,-1]", "float32[-1,-1]"),
+        (inline("return x + x.transpose(1, 2)"), "float32[-1,-1,-1]", "n<=1024,n<=1024]"),
+        (Greedy(), "int64[-1]", "input=int64[-1]"),
         (
-            Words(),
-            ["ids=int64[-1,-1]", "mask=float32[-1,-1]"],
-            ["ids=int64[-1,n<=40] in 0..49", "mask=float32[-1,n<=40]"],
+            inline("return a.sum(1) + b.sum(1)", arguments="a: Tensor, b: Tensor"),
+            "a=float32[-1,-1]; b=int64[-1,-1]",
+            "-1]; -1]",
         ),
+        (inline("return x.std(1)"), "float32[-1,-1]", "2<=-1<=1024]"),
+        (Longer(), "a=float32[-1,-1]; b=float32[-1,-1]", None),
         (
-            Words(3000),
-            ["ids=int64[-1,seq]", "mask=int64[-1,-1]"],
-            ["ids=int64[-1,seq<=3000] in 0..49", "mask=int64[-1,seq<=3000]"],
-        ),
-        (
-            Words(),
-            ["int32[-1,4] in ..", "bool[-1,4]"],
-            ["input_0=int32[-1,4]", "input_1=bool[-1,4]"],
-        ),
-        (Column(), ["x=int64[-1,2]"], ["x=int64[-1,2] in 0.."]),
-        (Wrapping(), ["x=int64[-1,2]"], ["x=int64[-1,2] in -50..49"]),
-        (
-            Graph(),
-            ["nodes=float32[-1,-1,4]", "edges=int64[-1,2,-1]"],
-            ["nodes=float32[-1,1<=n<=1024,4]", "edges=int64[-1,2,-1] in 0..<n"],
-        ),
-        (
-            Graph(),
-            ["nodes=float32[-1,5,4]", "edges=int64[-1,2,-1]"],
-            ["nodes=float32[-1,5,4]", "edges=int64[-1,2,-1] in 0..4"],
-        ),
-        (
-            Lengths(),
-            ["x=float32[-1,-1]", "lengths=int64[-1]"],
-            ["x=float32[-1,-1]", "lengths=int64[-1]"],
-        ),
-        (Odds(), ["float32[-1,-1]"], ["input=float32[-1,-1]"]),
-        (Square(), ["float32[-1,-1,-1]"], ["input=float32[-1,n<=1024,n<=1024]"]),
-        (Greedy(), ["int64[-1]"], ["input=int64[-1]"]),
-        (Free(), ["a=float32[-1,-1]", "b=int64[-1,-1]"], ["a=float32[-1,-1]", "b=int64[-1,-1]"]),
-        (Spread(), ["float32[-1,-1]"], ["input=float32[-1,2<=-1<=1024]"]),
-        (Longer(), ["a=float32[-1,-1]", "b=float32[-1,-1]"], None),
-        (
-            Pairs(),
-            ["a=float32[-1,-1]", "b=float32[-1,-1]", "c=float32[-1,n]", "d=float32[-1,-1]"],
-            [
-                *("a=float32[-1,m<=1024]", "b=float32[-1,m<=1024]"),
-                *("c=float32[-1,n<=1024]", "d=float32[-1,n<=1024]"),
-            ],
+            inline(*PAIRS),
+            "a=float32[-1,-1]; b=float32[-1,-1]; c=float32[-1,n]; d=float32[-1,-1]",
+            "m<=1024]; m<=1024]; n<=1024]; n<=1024]",
         ),
     ],
 )
 def test_only_observed_failures_become_bounds(
-    module: nn.Module, arguments: list[str], expected: list[str] | None
+    module: nn.Module, declared: str, bounds: str | None
 ) -> None:
-    lines = notes_of(module, *arguments)
-    if expected is None:  # nothing that holds for both
+    lines = notes_of(module, *declared.split("; "))
+    if bounds is None:  # nothing that holds for both
         assert not any(name in "".join(lines) for name in ("n<=", "m<="))
-    else:
-        assert lines == expected
+        return
+    for line, bound in zip(lines, bounds.split("; "), strict=True):
+        assert re.search(rf"(^|[,=]){re.escape(bound)}$", line)
 
 
 EQUAL = (
@@ -235,14 +202,8 @@ def test_different_names_stay_separate_with_a_note() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["ids=int64[-1,seq<=512]", "float32[-1,seq]"],
-            "size 512 of 'seq' is allowed, but the model fails on it: index out of range in self",
-        ),
-        (
-            ["ids=int64[-1,seq] in 0..299", "float32[-1,seq]"],
-            "299 in 'ids' is allowed, but the model fails on it: index out of range in self; it",
-        ),
+        (["ids=int64[-1,seq<=512]", "float32[-1,seq]"], "size 512 of 'seq' is allowed, but the"),
+        (["ids=int64[-1,seq] in 0..299", "float32[-1,seq]"], "299 in 'ids' is allowed, but the"),
         (["ids=int64[-1,seq] in -7..49", "float32[-1,seq]"], "-7 in 'ids' is allowed, but the"),
     ],
 )

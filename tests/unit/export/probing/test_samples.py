@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from export.probing.examples import Examples
-from export.probing.samples import MAX_EXAMPLE, Samples, draw, sample_bytes, two_shapes
+from export.probing.samples import MAX_EXAMPLE, Samples, draw, two_shapes
 from models.codec_specs import ImageCodecSpec, PicturePreprocess, TensorCodecSpec
 from models.tensors import Arrays, Dimension, Dtype, TensorSpec
 from tests.unit.models.manifests import spec
@@ -46,14 +46,6 @@ def test_every_dtype_can_be_drawn(dtype: Dtype) -> None:
     assert len(np.unique(array)) > 1
 
 
-@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
-def test_unbounded_integers_are_0_or_1(dtype: Dtype) -> None:
-    arrays = draw(
-        (spec("x", dtype, (-1, 50)),), TensorCodecSpec(), np.random.default_rng(1), 7, ((50,),)
-    )
-    assert set(arrays["x"].flat) == {0, 1}
-
-
 def test_free_dimensions_share_one_size() -> None:
     inputs = (spec("ids", "int64", (-1, -1)), spec("mask", "bool", (-1, -1)))
     samples = Samples(inputs, TensorCodecSpec(), two_shapes(inputs, (3, 5)))
@@ -85,11 +77,8 @@ def test_integers_stay_in_their_range(
     [
         ([(0, 1024), (0, 1024)], (3, 5), ([3, 3], [5, 5])),
         ([(0, 4), (0, 1024)], (3, 5), ([3, 3], [4, 4])),
-        ([(0, 2), (0, 2)], (16, 24), ([1, 1], [2, 2])),
         ([(7, 9), (2, 20)], (3, 5), ([7, 7], [8, 8])),
-        ([(7, 9), (0, 5)], (3, 5), ([7, 3], [8, 5])),
         ([(1, 1), (0, 9)], (3, 5), ([1, 3], [1, 5])),
-        ([(0, 1), (0, 1)], (3, 5), ([1, 1], [1, 1])),
     ],
 )
 def test_sizes_are_two_equal_choices_within_bounds(
@@ -138,20 +127,6 @@ def test_a_large_example_is_not_shown() -> None:
     assert len(display) == MAX_EXAMPLE
     assert samples((large,)).example() is None
     assert samples((small, spec("c"))).example() is None
-
-
-def test_batch_bytes_are_known_before_drawing() -> None:
-    inputs = (spec("x", "float64", (-1, 2, -1)), spec("y", "bool", (-1, -1)))
-    shapes = ((2, 5), (5,))
-    arrays = draw(inputs, TensorCodecSpec(), np.random.default_rng(1), 4, shapes)
-    assert sample_bytes(inputs, 4, shapes) == sum(array.nbytes for array in arrays.values()) == 340
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_numbers_of_an_example_are_short(dtype: Dtype) -> None:
-    value = samples((spec("x", dtype, (-1, 40)),)).example()
-    assert isinstance(value, list)
-    assert max(len(str(number)) for number in value) <= len("-0.12")
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -102,14 +102,6 @@ class TestEager:
         sizes = [sorted(len(item["ids"]) for item in batch.items) for batch in batches]
         assert sizes == [[1, 2], [1, 2, 4], [1, 3, 8], [1, 4, 16], [1, 6, 32], [1, 6, 40]]
 
-    def test_reference_answers_come_from_single_items(self) -> None:
-        model = texts()
-        eager = subject(model).eager
-        for batch in verify.reference(eager, model, 3, quiet).padded:
-            for item, expected in zip(batch.items, batch.expected, strict=True):
-                alone = eager(*(torch.from_numpy(item[name])[None] for name in ("ids", "mask")))
-                assert torch.equal(torch.from_numpy(expected["y"]), alone[0])
-
     def test_model_that_depends_on_padding_is_rejected(self) -> None:
         message = (
             r"^eager's output 'y' of an item of seq \d+, padded to \d+: differs by up to [\d.]+ "
@@ -118,13 +110,6 @@ class TestEager:
         )
         with pytest.raises(ParityError, match=message):
             reference(texts(PlainMean))
-
-    def test_model_without_a_mask_may_depend_on_size(self) -> None:
-        model = texts(PlainMean, Dimension(name="seq", least=1, most=40))
-        assert reference(model).padded == ()
-
-    def test_padded_batches_always_have_two_items(self) -> None:
-        assert {len(batch.items) for batch in reference(texts(), max_batch=1).padded} == {2}
 
     def test_single_size_is_never_padded(self) -> None:
         fixed = Dimension(name="seq", least=3, most=3, mask="mask")
@@ -174,19 +159,6 @@ class TestForms:
         with pytest.raises(ParityError, match=message):
             verify.check_parity(scripted_form, against, TOLERANCES["float32"], quiet)
 
-    def test_lossy_form_must_agree_with_itself(self) -> None:
-        against = reference(texts())
-
-        def moody(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-            output: torch.Tensor = subject(texts()).eager(ids, mask)
-            return output * (0.8 if len(ids) > 1 and not mask.all() else 1.0)
-
-        message = (
-            r"^compared with the item's answer alone: output 'y' of an item of seq \d+, padded"
-        )
-        with pytest.raises(ParityError, match=message):
-            verify.check_parity(moody, against, TOLERANCES["int8"], quiet)
-
 
 IDS = ("--input", "ids=int64[-1,seq<=16] in 0..29", "--input", "mask=int64[-1,seq]")
 
@@ -202,10 +174,6 @@ class TestAdopt:
         rng = np.random.default_rng(0)
         assert adoption.random_inputs(rng, 4)["mask"].all()
         assert [each.to for each in reference(adoption).padded] == [2, 4, 8, 16]
-
-    def test_no_mask_means_no_padding(self, tmp_path: Path) -> None:
-        adoption = run(written(tmp_path, scripted(EachToken())), "--name", "m", *IDS).definition
-        assert padding_of(adoption.inputs, adoption.outputs) is None
 
     def test_padding_value_lies_in_the_range(self, tmp_path: Path) -> None:
         first = ("--input", "ids=int64[-1,seq<=16] in 5..29", *IDS[2:])
@@ -246,7 +214,6 @@ class TestAdopt:
         ("pad", "message"),
         [
             ("seq", "--pad 'seq' is not NAME=MASK: a free size that --input names, and the input"),
-            ("length=mask", "names of sizes are: seq"),
             ("seq=other", "--pad seq=other: the mask of 'seq' is 'other', which is not an input"),
         ],
     )

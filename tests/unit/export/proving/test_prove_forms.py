@@ -15,7 +15,7 @@ from export.errors import ExportError, ParityError
 from export.proving import verify
 from export.proving.prove import Proof, ProofOptions, prove_variants
 from models.definitions.definition import Definition, HeldOut
-from models.forms import CompiledForm, Forward
+from models.forms import Forward
 from models.manifest import Parity
 from tests.unit.export.definitions import (
     CATALOG,
@@ -109,27 +109,22 @@ class TestFormsMadeAtLoad:
         assert names(tmp_path) == []
 
 
-class Same(Unscriptable):
-    """Compiled for test_prove.py too: the same program is compiled once."""
-
-
-@pytest.mark.parametrize("asked", [False, True], ids=["by default", "asked for"])
 def test_wrong_answers_of_an_optional_format_end_no_default_export(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check = verify.check_parity
 
     def wrong(form: Forward, *others: Any, **more: Any) -> Parity:
-        if isinstance(form, CompiledForm):
+        if not isinstance(form, torch.jit.ScriptModule):
             raise ParityError("output 'y' differs")
         return check(form, *others, **more)
 
     monkeypatch.setattr(verify, "check_parity", wrong)
-    if asked:
-        with pytest.raises(ParityError, match=r"^compiled: output .* Nothing was written"):
-            prove(tmp_path, definition(Same, train=None), "trace", "compiled")
-        return
-    proof = prove(tmp_path, definition(Same, train=None))
-    assert "trace" in proof.variants
-    assert proof.left_out["compiled"] == "output 'y' differs"
-    assert "compiled.pt2" not in names(tmp_path)
+    model = definition(Unscriptable, train=None)
+    with pytest.raises(ParityError, match=r"^onnx: output .* Nothing was written"):
+        prove(tmp_path, model, "trace", "onnx")
+    monkeypatch.setattr("export.proving.prove.select_variants", lambda *_: ("trace", "onnx"))
+    proof = prove(tmp_path, model)
+    assert list(proof.variants) == ["trace"]
+    assert proof.left_out["onnx"] == "output 'y' differs"
+    assert names(tmp_path) == ["trace.pt"]

@@ -44,23 +44,13 @@ def relative(parity: Parity) -> float:
 
 
 class TestParity:
-    def test_equal_answers_have_no_difference(self) -> None:
+    def test_differences_are_measured(self) -> None:
         parity = check(eager)
         assert parity.batch_sizes == tuple(range(1, 65))
         assert (parity.max_absolute, relative(parity), parity.batch_invariance) == (0, 0, 0)
-
-    def test_small_differences_are_measured(self) -> None:
         parity = check(lambda x: x * 2 * (1 + 1e-5))
         assert parity.max_absolute == pytest.approx(8e-5, rel=0.05)  # golden: 2 * 4
         assert relative(parity) == pytest.approx(1e-5, rel=0.05)
-
-    def test_progress_has_the_largest_difference_of_all_forms(self) -> None:
-        calls: list[str] = []
-        against = verify.reference(eager, TINY, 2, quiet)
-        verify.check_parity(
-            eager, against, FLOAT32, lambda done, total, note: calls.append(note), so_far=0.25
-        )
-        assert calls[-1] == "largest difference 2.5e-01"
 
     def test_each_output_is_measured_separately(self) -> None:
         model = definition(outputs=(spec("y", shape=(-1, 2)), spec("sum", shape=(-1,))))
@@ -104,10 +94,6 @@ class TestParity:
         assert check(ours, MIXED, ours).outputs["next"].max_absolute == 0
         with pytest.raises(ParityError, match="output 'next' differs in 1 of 1 values"):
             check(lambda x, index: (x, index + 2), MIXED, ours)
-
-    def test_batch_invariance_is_measured(self) -> None:
-        parity = check(lambda x: x * 2 + (1e-5 if len(x) == 64 else 0))
-        assert parity.batch_invariance == pytest.approx(1e-5, rel=0.05)
 
     def test_shape_that_depends_on_the_batch_is_rejected(self) -> None:
         model = definition(outputs=(spec("y", shape=(-1, -1)),))
@@ -181,13 +167,6 @@ class TestParity:
         with pytest.raises(ParityError, match=message):
             check(lambda x: x * 2 + (0.01 if len(x) == size else 0))
 
-    def test_every_row_is_checked(self) -> None:
-        def last_row(x: torch.Tensor) -> torch.Tensor:
-            return x * 2 + (torch.arange(len(x))[:, None] == 6) * 0.01
-
-        with pytest.raises(ParityError, match="random inputs, batch 7: output 'y' differs"):
-            check(last_row)
-
     def test_golden_examples_are_checked(self) -> None:
         with pytest.raises(ParityError, match="golden example 1: output 'y'"):
             check(lambda x: torch.where(x < 0, x, x * 2))
@@ -211,18 +190,6 @@ class TestParity:
         with pytest.raises(ParityError, match="example 0: output 'y' is not finite, eager's is"):
             check(lambda x: x * float("nan"), tolerance=TOLERANCES["int8"])
 
-    def test_progress_is_reported(self) -> None:
-        calls: list[tuple[int, int, str]] = []
-        against = verify.reference(eager, TINY, 3, quiet)
-        verify.check_parity(
-            lambda x: x * 2 + 1e-6,
-            against,
-            FLOAT32,
-            lambda done, total, note: calls.append((done, total, note)),
-        )
-        assert [(done, total) for done, total, _ in calls] == [(n, 5) for n in range(1, 6)]
-        assert calls[-1][2].startswith("largest difference ")
-
 
 class TestAgree:
     @pytest.mark.parametrize(("error", "same"), [(0, True), (1e-5, True), (1e-3, False)])
@@ -245,27 +212,16 @@ class TestRun:
                 "z": [2] * 3,
             }
 
-    def test_inputs_in_the_order_of_the_definition(self) -> None:
-        inputs: Arrays = {"index": np.zeros(1, np.int64), "x": np.ones((1, 2), np.float32)}
-        result = verify.run(lambda x, index: (x, index), MIXED, inputs)
-        assert result["row"].tolist() == [[1, 1]]
-
     @pytest.mark.parametrize(
         ("forward", "message"),
         [
             (lambda x: (x, x), "^the model returned 2 outputs, but 1 are declared$"),
-            (lambda x: (), "^the model returned 0 outputs, but 1 are declared$"),
-            (
-                lambda x: {"y": x},
-                r"^the model returns a dict; it must return a tensor, or a tuple of",
-            ),
+            (lambda x: {"y": x}, "^the model returns a dict; it must return a tensor, or a tuple"),
             (lambda x: None, r"^the model returns a NoneType; it must return a tensor"),
             (lambda x: ("y",), "^output 'y' is not a tensor but str$"),
             (lambda x: x.double(), r"^output 'y' is torch\.float64, not float32$"),
-            (lambda x: x.sum(dim=1), r"is float32\[3\] for a batch of 3, declared as float32\[-1,"),
             (lambda x: x[:2], r"is float32\[2, 2\] for a batch of 3, declared as float32\[-1, 2\]"),
             (lambda x: x.reshape(4, 4), r"^the model fails on x \[3, 2\]: shape '\[4, 4\]'"),
-            (lambda x: {"x": x}["y"], r"^the model fails on x \[3, 2\]: KeyError: 'y'$"),
         ],
     )
     def test_undeclared_outputs_are_rejected(self, forward: Forward, message: str) -> None:
@@ -278,11 +234,6 @@ class TestRun:
 
 
 class TestAccuracy:
-    def test_accuracy_is_the_share_of_right_labels(self) -> None:
-        inputs = np.array([[1, 0], [0, 1], [5, 3], [2, 9]], np.float32)
-        held_out = HeldOut({"x": inputs}, np.array([0, 1, 1, 1]))
-        assert verify.accuracy(eager, TINY, held_out) == 0.75
-
     @pytest.mark.parametrize("count", [1, 64, 65, 200])
     def test_every_item_counts(self, count: int) -> None:
         labels = np.arange(count) % 2

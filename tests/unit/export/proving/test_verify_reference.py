@@ -26,18 +26,11 @@ def eager(x: torch.Tensor) -> torch.Tensor:
 
 
 class TestReference:
-    def test_progress_is_reported(self) -> None:
-        calls: list[tuple[int, int, str]] = []
-        verify.reference(eager, TINY, 3, lambda *each: calls.append(each))
-        assert calls == [(2, 3, "batch 2"), (3, 3, "batch 3")]
-
     @pytest.mark.parametrize("budget", ["BUDGET_S", "BUDGET_BYTES"])
     @pytest.mark.parametrize(
         ("max_batch", "sizes"),
         [
-            (1, (1,)),
             (6, (1, 2, 3, 4, 5, 6)),
-            (64, (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64)),
             (100, (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100)),
         ],
     )
@@ -83,17 +76,10 @@ class TestReference:
         with pytest.raises(ParityError, match="eager model's output 'y' is not finite; nothing"):
             verify.reference(lambda x: x / 0, TINY, 2, quiet)
 
-    def test_nan_at_one_batch_size_is_rejected(self) -> None:
-        with pytest.raises(ParityError, match="random inputs, batch 3: the eager model's output"):
-            verify.reference(lambda x: x / 0 if len(x) == 3 else x, TINY, 4, quiet)
-
     @pytest.mark.parametrize(
         "mixing",
         [
             lambda x: x * 2 + x.mean(),
-            lambda x: x - x.mean(0),
-            lambda x: x.flip(0),
-            lambda x: x.softmax(0),
             lambda x: (
                 torch.nn.functional.batch_norm(x, None, None, training=True) if len(x) > 1 else x
             ),
@@ -126,23 +112,16 @@ class TestReference:
         ("inputs", "message"),
         [
             ({"z": np.ones((1, 2), np.float32)}, r"gives \['z'\], but declares \['x'\]"),
-            ({}, r"gives \[\], but declares \['x'\]"),
             (
                 {"x": np.ones((1, 2))},
                 r"gives 'x' as float64\[1, 2\] for a batch of 1, but declares x=float32\[-1,2\]$",
             ),
             ({"x": np.ones((1, 3), np.float32)}, r"gives 'x' as float32\[1, 3\] for a batch of 1"),
-            ({"x": np.ones((2, 2), np.float32)}, r"gives 'x' as float32\[2, 2\] for a batch of 1"),
         ],
     )
     def test_undeclared_inputs_are_rejected(self, inputs: Arrays, message: str) -> None:
         model = definition(random_inputs=lambda rng, batch: inputs)
         with pytest.raises(ExportError, match=f"^random inputs, batch 1: the definition {message}"):
-            verify.reference(eager, model, 2, quiet)
-
-    def test_undeclared_golden_inputs_are_rejected(self) -> None:
-        model = definition(golden_inputs=lambda: [{"x": np.ones(3, np.float32)}])
-        with pytest.raises(ExportError, match="golden example 0: the definition gives 'x' as"):
             verify.reference(eager, model, 2, quiet)
 
     def test_excessive_free_dimension_is_rejected(self) -> None:

@@ -104,24 +104,17 @@ class TestHandlers:
         assert archive.labels is None
         assert archive.other_files == ("index_to_name.json",)
 
-    def test_ignored_files_are_counted_and_partly_named(self) -> None:
-        files = {f"extra/{index:02}.bin": b"x" for index in range(13)}
-        (message,) = read(mar({**FILES, **files, "extra/": b""})).warnings()
-        assert message.endswith("extra/08.bin, extra/09.bin and 3 more")
-
 
 class TestRejected:
     @pytest.mark.parametrize(
         ("manifest", "message"),
         [
             (b"{", "MAR-INF/MANIFEST.json is not JSON: "),
-            (b"\xff\xfe", "MAR-INF/MANIFEST.json is not JSON: "),
             (b"[" * 100_000, "MAR-INF/MANIFEST.json is not JSON: "),
             (b"1" * 10_000, "MAR-INF/MANIFEST.json is not JSON: "),
             (b"[]", 'it.mar: MAR-INF/MANIFEST.json has no object "model"'),
-            (b'{"model": "sums"}', 'has no object "model"'),
         ],
-        ids=["open", "encoding", "deep", "long", "list", "text"],
+        ids=["open", "deep", "long", "list"],
     )
     def test_manifests(self, manifest: bytes, message: str) -> None:
         assert message in rejected(mar(FILES, manifest=manifest))
@@ -167,11 +160,9 @@ class TestLabels:
         ("value", "labels"),
         [
             (["cat", "dog"], ("cat", "dog")),
-            ({"0": "cat", "1": "dog"}, ("cat", "dog")),
             ({str(index): f"l{index}" for index in reversed(range(12))}, None),
             ({"0": ["n01440764", "tench"], "1": ["n01443537", "goldfish"]}, ("tench", "goldfish")),
             ({"object_type_names": ["cat", "dog"]}, ("cat", "dog")),
-            (["crane", "crane"], ("crane", "crane")),
         ],
     )
     def test_in_order_of_the_index(self, value: object, labels: tuple[str, ...] | None) -> None:
@@ -182,16 +173,11 @@ class TestLabels:
         ("value", "message"),
         [
             ([], "labels.json is neither a list of labels nor an object of index -> label"),
-            ({}, "labels.json is neither a list"),
-            ("cat", "labels.json is neither a list"),
             (None, "labels.json is neither a list"),
             ({"0": "cat", "2": "dog"}, "2 labels, but none for the index 1: the indices must be 0"),
-            ({"1": "cat", "2": "dog"}, "none for the index 0: the indices must be 0 to 1"),
             ({"cat": "0"}, "none for the index 0"),
             (["cat", 3], "labels.json: the label of the index 1 is not text: 3"),
-            (["cat", ""], "the label of the index 1 is not text: ''"),
             ([["n01", None]], "the label of the index 0 is not text: None"),
-            ([[]], "the label of the index 0 is not text: []"),
             ({"object_type_names": 3}, "labels.json is neither a list"),
         ],
     )

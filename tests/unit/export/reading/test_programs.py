@@ -168,17 +168,6 @@ class TestRead:
         for form in (result, torch.jit.freeze(to_torchscript(result, (), "script"))):
             torch.testing.assert_close(form(x.clone()), module(x.clone()))
 
-    def test_layer_options_may_be_named(self) -> None:
-        def name(model: dict[str, Any]) -> None:
-            for node in model["graph_module"]["graph"]["nodes"]:
-                for inputs in node["inputs"][2 if "conv2d" in node["target"] else 9 :]:
-                    inputs["kind"] = 2  # of torch's schema: by name
-
-        module = Pictures().eval()
-        x = torch.randn(3, 2, 6, 6)
-        result = read_program(changed(exported(module, x), name), "it.pt2").module
-        torch.testing.assert_close(result(x), module(x))
-
     def test_an_output_that_is_not_a_tensor_is_rejected(self) -> None:
         class Counting(nn.Module):
             def forward(self, x: Tensor) -> tuple[Tensor, int]:
@@ -196,6 +185,17 @@ class TestRead:
         without = changed(plain, files={"models/model.json": None})
         with pytest.raises(ExportError, match=r"has no models/model\.json: it was not written by"):
             read_program(without, "it.pt2")
+
+    def test_layer_options_may_be_named(self) -> None:
+        def name(model: dict[str, Any]) -> None:
+            for node in model["graph_module"]["graph"]["nodes"]:
+                for inputs in node["inputs"][2 if "conv2d" in node["target"] else 9 :]:
+                    inputs["kind"] = 2  # of torch's schema: by name
+
+        module = Pictures().eval()
+        x = torch.randn(3, 2, 6, 6)
+        result = read_program(changed(exported(module, x), name), "it.pt2").module
+        torch.testing.assert_close(result(x), module(x))
 
 
 def pickled(touched: Path) -> bytes:
@@ -318,10 +318,6 @@ class TestHostile:
         with pytest.raises(ExportError, match=r"has 'first\.weight' as a pickle, which runs code"):
             read_program(changed(plain, files={name: json.dumps(config).encode()}), "it.pt2")
 
-    def test_invalid_json_is_refused(self, plain: bytes) -> None:
-        with pytest.raises(ExportError, match="is not JSON"):
-            read_program(changed(plain, files={"models/model.json": b"{"}), "it.pt2")
-
     @pytest.mark.parametrize(
         ("name", "content"),
         [
@@ -337,6 +333,10 @@ class TestHostile:
     ) -> None:
         with pytest.raises(ExportError, match=r"^it\.pt2 is malformed: "):
             read_program(changed(plain, files={name: content}), "it.pt2")
+
+    def test_invalid_json_is_refused(self, plain: bytes) -> None:
+        with pytest.raises(ExportError, match="is not JSON"):
+            read_program(changed(plain, files={"models/model.json": b"{"}), "it.pt2")
 
 
 class TestAdopt:

@@ -58,7 +58,6 @@ SQUARE = {"fit": "stretch", "height": 9}
             ),
         ),
         ({"fill": "mean", "alpha": "drop"}, "transparency dropped; scaled to fit inside (bilinear"),
-        ({"fill": "mean"}, "the rest filled with the mean; (value"),
         (
             {"fit": "crop", "resize_shorter": 12, "interpolation": "bicubic"},
             f"shorter side scaled to 12 (bicubic), middle cut out; {NORMALISED}",

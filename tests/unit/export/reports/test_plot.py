@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree as ET
 
-import matplotlib as mpl
 import pytest
 
-from export.reports.plot import styles, svg_of
+from export.reports.plot import svg_of
 from models.plan import Form, Step
 from models.processor import Processor
-from tests.unit.export.measured import COMPILED, MIXED, OPTIMIZED, SCRIPT, device_plan, per_item
+from tests.unit.export.measured import MIXED, SCRIPT, device_plan, per_item
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -25,21 +24,14 @@ def texts(svg: str) -> list[str]:
     return ["".join(each.itertext()) for each in ET.fromstring(svg).iter(f"{SVG}text")]
 
 
-def test_it_is_one_svg_element_with_a_title(svg: str) -> None:
+def test_it_is_one_labelled_svg_element(svg: str) -> None:
     root = ET.fromstring(svg)
-    assert root.tag == f"{SVG}svg"
-    assert root.attrib["role"] == "img"
     title = root.find(f"{SVG}title")
+    assert (root.tag, root.attrib["role"]) == (f"{SVG}svg", "img")
     assert title is not None
     assert title.text == "Time per item on A processor, 2 threads"
-
-
-def test_every_form_size_and_axis_is_labelled(svg: str) -> None:
-    words = texts(svg)
-    for word in ("batch size (items)", "time per item (us)", "the plan's form, per precision"):
-        assert word in words
-    assert [str(times.form) in words for times in MIXED.times] == [True] * 4
-    assert {"1", "2", "4"} <= set(words)
+    words = {"batch size (items)", "time per item (us)", "the plan's form, per precision"}
+    assert words | {str(times.form) for times in MIXED.times} | {"1", "2", "4"} <= {*texts(svg)}
 
 
 def test_all_colours_come_from_the_style_sheet(svg: str) -> None:
@@ -48,20 +40,13 @@ def test_all_colours_come_from_the_style_sheet(svg: str) -> None:
     assert {f"var(--series-{index})" for index in range(3)} <= set(re.findall(r"var\([^)]*\)", svg))
 
 
-def test_each_variant_has_one_marker() -> None:
-    marks = styles(MIXED)
-    assert marks[SCRIPT] == marks[OPTIMIZED]
-    assert len({marker for _, marker in marks.values()}) == 3
-    assert marks[COMPILED][0] != marks[SCRIPT][0]
-
-
-def test_more_variants_than_colours_can_be_drawn() -> None:
-    forms = [Form(variant=f"v{index}") for index in range(10)]
-    many = device_plan(
-        [per_item(form, (10 + index,)) for index, form in enumerate(forms)],
-        Step(up_to=1, form=forms[0]),
-    )
-    assert "v9" in texts(svg_of(many, "many"))
+def test_plots_that_are_unusual_are_drawn() -> None:
+    forms = [Form(variant=f"v{index}") for index in range(10)]  # more than colours
+    many = [per_item(form, (10 + index,)) for index, form in enumerate(forms)]
+    assert "v9" in texts(svg_of(device_plan(many, Step(up_to=1, form=forms[0])), "many"))
+    words = texts(svg_of(device_plan([per_item(SCRIPT, (61, 62, 63))]), "close"))
+    assert {"50", "100"} <= set(words)
+    assert "the plan's form, per precision" not in words
 
 
 def test_plot_is_reproducible_without_a_date(svg: str) -> None:
@@ -76,19 +61,6 @@ def test_prefix_separates_the_ids_of_two_plots(svg: str) -> None:
     assert not ids[0] & ids[1]
     for each, own in zip((svg, other), ids, strict=True):
         assert set(re.findall(r"(?:url\(|href=\")#([^\")]*)", each)) <= own
-
-
-def test_matplotlib_settings_are_not_changed(svg: str) -> None:
-    before = dict(mpl.rcParams)
-    assert svg_of(MIXED, "cpu") == svg
-    assert dict(mpl.rcParams) == before
-
-
-def test_close_times_without_steps_are_drawn() -> None:
-    flat = device_plan([per_item(SCRIPT, (61, 62, 63))])
-    words = texts(svg_of(flat, "flat"))
-    assert {"50", "100"} <= set(words)
-    assert "the plan's form, per precision" not in words
 
 
 def test_a_hostile_name_stays_text() -> None:

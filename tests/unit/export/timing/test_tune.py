@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -23,7 +22,8 @@ from models.stopping import SLOW_S
 from models.timing import WARM_RUNS, Timing, TimingLimits
 from tests.artifacts import write_artifact
 from tests.unit.export.definitions import Moody, quiet
-from tests.unit.models.manifests import make_manifest, spec, with_variants
+from tests.unit.export.measured import on_cpu
+from tests.unit.models.manifests import make_manifest, with_variants
 
 CPU = torch.device("cpu")
 SCRIPT = make_manifest().variants["script"]
@@ -63,8 +63,7 @@ def measure(artifact: tuple[Path, Manifest], options: TuneOptions) -> Plan:
 class TestMeasure:
     def test_every_form_is_timed_at_every_size(self, artifact: tuple[Path, Manifest]) -> None:
         plan = measure(artifact, TuneOptions(max_batch=6))
-        device = plan.on("cpu")
-        assert device is not None
+        device = on_cpu(plan)
         assert [(each.form, each.precision) for each in device.times] == [
             (Form(variant="script"), "float32"),
             (Form(variant="script", optimized=True), "float32"),
@@ -91,8 +90,7 @@ class TestMeasure:
 
         monkeypatch.setattr(tune, "time_forms", noted)
         plan = measure((folder, manifest), TuneOptions(max_batch=2))
-        device = plan.on("cpu")
-        assert device is not None
+        device = on_cpu(plan)
         assert {str(each.form) for each in device.times} == {
             *("script", "script, optimized at load", "twin", "int8")
         }
@@ -100,6 +98,142 @@ class TestMeasure:
         assert together[0] == ["int8"]  # the default precision comes last, and stays loaded
         for steps in device.steps.values():
             assert [step.up_to for step in steps] == [2]  # one form for all sizes
+
+    @pytest.mark.parametrize("threads", [1, 2])
+    def test_processor_is_recorded_and_threads_are_restored(
+        self, artifact: tuple[Path, Manifest], threads: int
+    ) -> None:
+        before = torch.get_num_threads()
+        device = on_cpu(measure(artifact, TuneOptions(max_batch=1, threads=threads)))
+        assert (device.processor.kind, device.processor.threads) == ("cpu", threads)
+        assert device.torch_version == torch.__version__
+        assert torch.get_num_threads() == before
+
+    def test_progress_is_reported(self, artifact: tuple[Path, Manifest]) -> None:
+        calls: list[tuple[int, int, str]] = []
+        tune.measure(*artifact, TuneOptions(max_batch=3), lambda *each: calls.append(each))
+        assert calls[:3] == [(n, 3, f"cpu, batch {size}") for n, size in ((1, 1), (2, 2), (3, 3))]
+
+    def test_slow_forms_are_timed_until_growth_is_proportional(
+        self, artifact: tuple[Path, Manifest], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sizes = iter((1, 2, 4))
+
+        def timed(runs: Iterable[Key], *_: object, **__: object) -> Timing[Key]:
+            size = next(sizes)
+            return Timing({key: [1.0 * size] * 3 for key in runs}, {})
+
+        monkeypatch.setattr("export.timing.contest.take_turns", timed)
+        calls: list[tuple[int, int, str]] = []
+        options = TuneOptions(max_batch=64)
+        device = on_cpu(tune.measure(*artifact, options, lambda *each: calls.append(each)))
+        assert {times.batch_sizes for times in device.times} == {(1, 2)}
+        assert {steps[-1].up_to for steps in device.steps.values()} == {64}
+        assert calls[-1] == (
+            7,
+            7,
+            "cpu, batches above 2: not timed, as they change no plan",
+        )
+
+    def test_every_second_size_of_a_slow_model_is_enough(
+        self, artifact: tuple[Path, Manifest], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sizes, warm = iter((1, 2, 8, 32, 64)), []
+
+        def timed(runs: Iterable[Key], limits: TimingLimits, **_: object) -> Timing[Key]:
+            warm.append(limits.warm_runs)
+            seconds = EVEN_S * next(sizes) ** 0.5  # larger batches still gain
+            return Timing({key: [seconds] * 3 for key in runs}, {})
+
+        monkeypatch.setattr("export.timing.contest.take_turns", timed)
+        device = on_cpu(tune.measure(*artifact, TuneOptions(max_batch=64), quiet))
+        assert {times.batch_sizes for times in device.times} == {(1, 2, 8, 32, 64)}
+        assert warm == [WARM_RUNS, *[WARM_AGAIN] * 4]
+
+    def test_a_slow_form_that_has_lost_is_timed_no_more(
+        self, artifact: tuple[Path, Manifest], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def timed(runs: Iterable[Key], *_: object, **__: object) -> Timing[Key]:
+            times = {(form, shape): [SLOW_S * (1 + form.optimized)] * 3 for form, shape in runs}
+            return Timing(times, {})
+
+        monkeypatch.setattr("export.timing.contest.take_turns", timed)
+        device = on_cpu(tune.measure(*artifact, TuneOptions(max_batch=2), quiet))
+        sizes = {times.form.optimized: times.batch_sizes for times in device.times}
+        assert sizes == {False: (1, 2), True: (1,)}
+
+    def test_plan_made_under_load_records_it(
+        self, artifact: tuple[Path, Manifest], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """At batch 2 most samples were disturbed, and the faster form did not win all of them."""
+        busy = iter((False, True))
+        names = {False: "script", True: "script, optimized at load"}
+
+        def timed(runs: Iterable[Key], *_: object, **__: object) -> Timing[Key]:
+            wait = 0.5 if next(busy) else 0.0
+            seconds = {
+                (form, shape): [0.5, 0.5, 0.5, 0.5, 1.1] if form.optimized else [1.0] * 5
+                for form, shape in runs
+            }
+            return Timing(seconds, {key: [wait] * 5 for key in seconds}, 1.0, wait)
+
+        monkeypatch.setattr("export.timing.contest.take_turns", timed)
+        device = on_cpu(measure(artifact, TuneOptions(max_batch=2)))
+        assert (device.kept_waiting, device.unsettled) == (0.25, (2,))
+        assert [(step.up_to, str(step.form)) for step in device.steps["float32"]] == [
+            (2, names[True])  # it had its place already
+        ]
+        busy = iter((True, False))
+        device = on_cpu(measure(artifact, TuneOptions(max_batch=2)))
+        assert [(step.up_to, str(step.form)) for step in device.steps["float32"]] == [
+            (1, names[False]),
+            (2, names[True]),
+        ]
+
+    def test_skipped_machine_code_is_reported(self, artifact: tuple[Path, Manifest]) -> None:
+        folder, manifest = artifact
+        manifest = with_variants(manifest, compiled=COMPILED, **manifest.variants)
+        notes: list[str] = []
+        options = TuneOptions(max_batch=1)
+        plan = tune.measure(folder, manifest, options, lambda *each: notes.append(each[2]))
+        assert {each.form.variant for each in plan.devices[0].times} == {"script", "int8"}
+        assert notes[0].startswith("without compiled: compiled.pt2 is compiled for pdp11")
+
+    def test_an_unloadable_package_is_left_out(self, artifact: tuple[Path, Manifest]) -> None:
+        """As if the temporary folder forbids execution."""
+        folder, manifest = artifact
+        (folder / "compiled.pt2").write_bytes(b"garbage")
+        native = NativeCode(architecture=machine(), requires=())
+        compiled = COMPILED.model_copy(
+            update={"native": native, "torch_version": torch.__version__}
+        )
+        files = {**manifest.files, "compiled.pt2": digest_of(folder / "compiled.pt2")}
+        manifest = manifest.model_copy(update={"files": files})
+        manifest = with_variants(manifest, compiled=compiled, **manifest.variants)
+        notes: list[str] = []
+        options = TuneOptions(max_batch=1)
+        plan = tune.measure(folder, manifest, options, lambda *each: notes.append(each[2]))
+        device = on_cpu(plan)
+        assert {each.form.variant for each in device.times} == {"script", "int8"}
+        assert notes[0].startswith("compiled cannot be loaded here: ")
+
+    def test_no_runnable_variant_is_an_error(self, artifact: tuple[Path, Manifest]) -> None:
+        folder, manifest = artifact
+        with pytest.raises(ExportError, match="no variant runs on this machine, so there is"):
+            measure((folder, with_variants(manifest, compiled=COMPILED)), TuneOptions())
+
+    def test_unreadable_file_is_an_error(self, artifact: tuple[Path, Manifest]) -> None:
+        (artifact[0] / "script.pt").write_bytes(b"garbage")
+        before = torch.get_num_threads()
+        with pytest.raises(ExportError, match="script cannot be loaded here: "):
+            measure(artifact, TuneOptions(threads=2))
+        assert torch.get_num_threads() == before
+
+    def test_failing_batch_is_an_error(self, tmp_path: Path) -> None:
+        folder = write_artifact(tmp_path, "moody", module=Moody())
+        message = r"^a batch of 4 cannot be timed: ValueError: more than three$"
+        with pytest.raises(ExportError, match=message):
+            tune.measure(folder, read(folder), TuneOptions(max_batch=8), quiet)
 
     def test_a_precision_without_large_forms_is_timed_together(
         self, artifact: tuple[Path, Manifest], monkeypatch: pytest.MonkeyPatch
@@ -128,187 +262,6 @@ class TestMeasure:
         assert together[-1] == ["one", "two", "three"]
         assert list(map(str, loaded)) == ["one", "two", "three"]
 
-    def test_each_precision_has_its_own_steps(self, artifact: tuple[Path, Manifest]) -> None:
-        device = measure(artifact, TuneOptions(max_batch=6)).on("cpu")
-        assert device is not None
-        assert set(device.steps) == {"float32", "int8"}
-        for precision, steps in device.steps.items():
-            assert steps[-1].up_to == 6
-            names = {step.form.variant for step in steps}
-            assert names == {"script" if precision == "float32" else "int8"}
-
-    @pytest.mark.parametrize("threads", [1, 2])
-    def test_processor_is_recorded_and_threads_are_restored(
-        self, artifact: tuple[Path, Manifest], threads: int
-    ) -> None:
-        before = torch.get_num_threads()
-        device = measure(artifact, TuneOptions(max_batch=1, threads=threads)).on("cpu")
-        assert device is not None
-        assert (device.processor.kind, device.processor.threads) == ("cpu", threads)
-        assert device.torch_version == torch.__version__
-        assert torch.get_num_threads() == before
-
-    def test_progress_is_reported(self, artifact: tuple[Path, Manifest]) -> None:
-        calls: list[tuple[int, int, str]] = []
-        tune.measure(*artifact, TuneOptions(max_batch=3), lambda *each: calls.append(each))
-        assert calls[:3] == [(n, 3, f"cpu, batch {size}") for n, size in ((1, 1), (2, 2), (3, 3))]
-
-    def test_times_average_over_several_shapes(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Of three shapes that take one, two and six seconds."""
-        shapes = [np.ones((count, 2), np.float32) for count in (1, 2, 3, 2)]
-        folder = write_artifact(
-            tmp_path,
-            "double",
-            inputs=(spec("x", shape=(-1, -1, 2)),),
-            outputs=(spec("y", shape=(-1, -1, 2)),),
-            golden=[{"x": array} for array in shapes],
-        )
-
-        def timed(runs: Iterable[Key], *_: object, **__: object) -> Timing[Key]:
-            return Timing({(form, shape): [(1.0, 2.0, 6.0)[shape]] * 5 for form, shape in runs}, {})
-
-        monkeypatch.setattr("export.timing.contest.take_turns", timed)
-        device = tune.measure(folder, read(folder), TuneOptions(max_batch=2), quiet).on("cpu")
-        assert device is not None
-        assert device.times[0].median_us == (3e6, 3e6)
-
-    def test_slow_forms_are_timed_until_growth_is_proportional(
-        self, artifact: tuple[Path, Manifest], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        sizes = iter((1, 2, 4))
-
-        def timed(runs: Iterable[Key], *_: object, **__: object) -> Timing[Key]:
-            size = next(sizes)
-            return Timing({key: [1.0 * size] * 3 for key in runs}, {})
-
-        monkeypatch.setattr("export.timing.contest.take_turns", timed)
-        calls: list[tuple[int, int, str]] = []
-        options = TuneOptions(max_batch=64)
-        device = tune.measure(*artifact, options, lambda *each: calls.append(each)).on("cpu")
-        assert device is not None
-        assert {times.batch_sizes for times in device.times} == {(1, 2)}
-        assert {steps[-1].up_to for steps in device.steps.values()} == {64}
-        assert calls[-1] == (
-            7,
-            7,
-            "cpu, batches above 2: not timed, as they change no plan",
-        )
-
-    def test_every_second_size_of_a_slow_model_is_enough(
-        self, artifact: tuple[Path, Manifest], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        sizes, warm = iter((1, 2, 8, 32, 64)), []
-
-        def timed(runs: Iterable[Key], limits: TimingLimits, **_: object) -> Timing[Key]:
-            warm.append(limits.warm_runs)
-            seconds = EVEN_S * next(sizes) ** 0.5  # larger batches still gain
-            return Timing({key: [seconds] * 3 for key in runs}, {})
-
-        monkeypatch.setattr("export.timing.contest.take_turns", timed)
-        device = tune.measure(*artifact, TuneOptions(max_batch=64), quiet).on("cpu")
-        assert device is not None
-        assert {times.batch_sizes for times in device.times} == {(1, 2, 8, 32, 64)}
-        assert warm == [WARM_RUNS, *[WARM_AGAIN] * 4]
-
-    def test_a_slow_form_that_has_lost_is_timed_no_more(
-        self, artifact: tuple[Path, Manifest], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def timed(runs: Iterable[Key], *_: object, **__: object) -> Timing[Key]:
-            times = {(form, shape): [SLOW_S * (1 + form.optimized)] * 3 for form, shape in runs}
-            return Timing(times, {})
-
-        monkeypatch.setattr("export.timing.contest.take_turns", timed)
-        device = tune.measure(*artifact, TuneOptions(max_batch=2), quiet).on("cpu")
-        assert device is not None
-        sizes = {times.form.optimized: times.batch_sizes for times in device.times}
-        assert sizes == {False: (1, 2), True: (1,)}
-
-    def test_plan_made_under_load_records_it(
-        self, artifact: tuple[Path, Manifest], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """At batch 2 most samples were disturbed, and the faster form did not win all of them."""
-        busy = iter((False, True))
-        names = {False: "script", True: "script, optimized at load"}
-
-        def timed(runs: Iterable[Key], *_: object, **__: object) -> Timing[Key]:
-            wait = 0.5 if next(busy) else 0.0
-            seconds = {
-                (form, shape): [0.5, 0.5, 0.5, 0.5, 1.1] if form.optimized else [1.0] * 5
-                for form, shape in runs
-            }
-            return Timing(seconds, {key: [wait] * 5 for key in seconds}, 1.0, wait)
-
-        monkeypatch.setattr("export.timing.contest.take_turns", timed)
-        device = measure(artifact, TuneOptions(max_batch=2)).on("cpu")
-        assert device is not None
-        assert (device.kept_waiting, device.unsettled) == (0.25, (2,))
-        assert [(step.up_to, str(step.form)) for step in device.steps["float32"]] == [
-            (2, names[True])  # it had its place already
-        ]
-        busy = iter((True, False))
-        device = measure(artifact, TuneOptions(max_batch=2)).on("cpu")
-        assert device is not None
-        assert [(step.up_to, str(step.form)) for step in device.steps["float32"]] == [
-            (1, names[False]),
-            (2, names[True]),
-        ]
-
-    def test_machine_code_for_another_machine_is_not_measured(
-        self, artifact: tuple[Path, Manifest]
-    ) -> None:
-        folder, manifest = artifact
-        manifest = with_variants(manifest, compiled=COMPILED, **manifest.variants)
-        device = measure((folder, manifest), TuneOptions(max_batch=1)).on("cpu")
-        assert device is not None
-        assert {each.form.variant for each in device.times} == {"script", "int8"}
-
-    def test_skipped_machine_code_is_reported(self, artifact: tuple[Path, Manifest]) -> None:
-        folder, manifest = artifact
-        manifest = with_variants(manifest, compiled=COMPILED, **manifest.variants)
-        notes: list[str] = []
-        options = TuneOptions(max_batch=1)
-        tune.measure(folder, manifest, options, lambda done, total, note: notes.append(note))
-        assert notes[0].startswith("without compiled: compiled.pt2 is compiled for pdp11")
-
-    def test_an_unloadable_package_is_left_out(self, artifact: tuple[Path, Manifest]) -> None:
-        """As if the temporary folder forbids execution."""
-        folder, manifest = artifact
-        (folder / "compiled.pt2").write_bytes(b"garbage")
-        native = NativeCode(architecture=machine(), requires=())
-        compiled = COMPILED.model_copy(
-            update={"native": native, "torch_version": torch.__version__}
-        )
-        files = {**manifest.files, "compiled.pt2": digest_of(folder / "compiled.pt2")}
-        manifest = manifest.model_copy(update={"files": files})
-        manifest = with_variants(manifest, compiled=compiled, **manifest.variants)
-        notes: list[str] = []
-        options = TuneOptions(max_batch=1)
-        plan = tune.measure(folder, manifest, options, lambda *each: notes.append(each[2]))
-        device = plan.on("cpu")
-        assert device is not None
-        assert {each.form.variant for each in device.times} == {"script", "int8"}
-        assert notes[0].startswith("compiled cannot be loaded here: ")
-
-    def test_no_runnable_variant_is_an_error(self, artifact: tuple[Path, Manifest]) -> None:
-        folder, manifest = artifact
-        with pytest.raises(ExportError, match="no variant runs on this machine, so there is"):
-            measure((folder, with_variants(manifest, compiled=COMPILED)), TuneOptions())
-
-    def test_unreadable_file_is_an_error(self, artifact: tuple[Path, Manifest]) -> None:
-        (artifact[0] / "script.pt").write_bytes(b"garbage")
-        before = torch.get_num_threads()
-        with pytest.raises(ExportError, match="script cannot be loaded here: "):
-            measure(artifact, TuneOptions(threads=2))
-        assert torch.get_num_threads() == before
-
-    def test_failing_batch_is_an_error(self, tmp_path: Path) -> None:
-        folder = write_artifact(tmp_path, "moody", module=Moody())
-        message = r"^a batch of 4 cannot be timed: ValueError: more than three$"
-        with pytest.raises(ExportError, match=message):
-            tune.measure(folder, read(folder), TuneOptions(max_batch=8), quiet)
-
 
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Manifest]:
@@ -336,22 +289,8 @@ class TestRetune:
 
     def test_previous_largest_size_is_the_default(self, planned: tuple[Path, Manifest]) -> None:
         for expected, sizes in ((None, (1, 2, 4)), (2, (1, 2))):
-            device = measure(planned, TuneOptions(max_batch=expected)).on("cpu")
-            assert device is not None
+            device = on_cpu(measure(planned, TuneOptions(max_batch=expected)))
             assert device.times[0].batch_sizes == sizes
-
-    @pytest.mark.parametrize("keep", [True, False])
-    def test_the_default_size_comes_from_another_kind(
-        self, planned: tuple[Path, Manifest], keep: bool
-    ) -> None:
-        folder, manifest = planned
-        assert manifest.plan is not None
-        plan = manifest.plan.model_copy(update={"devices": manifest.plan.devices[:keep]})
-        device = measure((folder, manifest.model_copy(update={"plan": plan})), TuneOptions()).on(
-            "cpu"
-        )
-        assert device is not None
-        assert device.times[0].batch_sizes[-1] == (8 if keep else 64)
 
 
 class TestPrecision:
@@ -359,7 +298,6 @@ class TestPrecision:
         ("variants", "expected", "chosen"),
         [
             ({"script": SCRIPT, "int8": INT8}, None, "float32"),
-            ({"int8": INT8, "script": SCRIPT}, None, "float32"),
             ({"int8": INT8}, None, "int8"),
             ({"script": SCRIPT, "int8": INT8}, "int8", "int8"),
         ],

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 from export.timing import tune
-from export.timing.contest import Contest, runner
+from export.timing.contest import Contest
 from models.golden import golden_batches
-from models.manifest import NativeCode
 from models.plan import Form
 from tests.unit.models.manifests import example, make_manifest, spec, with_variants
 
 SCRIPT = make_manifest().variants["script"]
-COMPILED = SCRIPT.model_copy(
-    update={
-        "file": "compiled.pt2",
-        "format": "aotinductor",
-        "native": NativeCode(architecture="pdp11", requires=("eis",)),
-    }
-)
 PLAIN, OPTIMIZED = Form(variant="script"), Form(variant="script", optimized=True)
-MACHINE = Form(variant="compiled")
 
 
 class TestSteps:
@@ -65,30 +55,3 @@ class TestGoldenBatches:
         batches = golden_batches(manifest, 4)
         assert [batch["x"][:, 0, 0].tolist() for batch in batches] == [[10, 11, 12, 10], [20] * 4]
         assert [batch["x"].shape for batch in batches] == [(4, 1, 1), (4, 2, 1)]
-
-    def test_several_inputs_keep_their_order(self) -> None:
-        manifest = make_manifest(
-            inputs=[spec("b"), spec("a", "int64", (-1,))],
-            golden=[
-                example(
-                    {"a": np.array(7), "b": np.ones(1, np.float32)},
-                    {"value": np.zeros(1, np.float32)},
-                )
-            ],
-        )
-        (batch,) = golden_batches(manifest, 2)
-        assert list(batch) == ["b", "a"]
-        assert batch["a"].tolist() == [7, 7]
-
-
-def test_runner_passes_its_batch_on_each_call() -> None:
-    seen: list[list[float]] = []
-
-    def forward(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        seen.append([*a.tolist(), *b.tolist()])
-        return a, b
-
-    run = runner(forward, {"a": np.array([1]), "b": np.array([2])}, torch.device("cpu"))
-    run()
-    run()
-    assert seen == [[1, 2], [1, 2]]

@@ -6,6 +6,8 @@ Processes are started again by their command line: `python -m tests.unit.export.
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -22,6 +24,7 @@ from models.definitions.training import Rows, Training, share_right
 from tests.unit.export.definitions import definition
 
 CLASSES = 4
+KILLED_AT = "TEST_KILLED_AT_BATCH"
 
 
 class Network(nn.Module):
@@ -97,10 +100,27 @@ class Slow(Rows):
 
 
 class Paced(Rows):
-    """Slow enough to be killed in the middle of an epoch."""
+    """Slow enough to be killed in the middle of an epoch; ends at a batch if it shall."""
+
+    batches = 0
 
     def batch(self, indices: Sequence[int]) -> tuple[torch.Tensor, ...]:
         time.sleep(0.05)
+        self.batches += 1
+        if str(self.batches) == os.environ.get(KILLED_AT):
+            signal.raise_signal(signal.SIGKILL)
+        return super().batch(indices)
+
+
+class Interrupting(Rows):
+    """As Ctrl-C in the middle of an epoch: while the 20th batch is loaded."""
+
+    batches = 0
+
+    def batch(self, indices: Sequence[int]) -> tuple[torch.Tensor, ...]:
+        self.batches += 1
+        if self.batches == 20:
+            signal.raise_signal(signal.SIGINT)
         return super().batch(indices)
 
 
@@ -131,6 +151,16 @@ TRAINING = Training(
 def halves(module: nn.Module) -> Sequence[nn.Module]:
     assert isinstance(module, Network)
     return module.front, module.back
+
+
+def interrupted(name: str) -> Programs:
+    """The catalog, with a model whose run is interrupted once."""
+    training = Programs()[name].training
+    assert training is not None
+    training = dataclasses.replace(training, data=lambda: rows(1, 512, Interrupting))
+    catalog = Programs()
+    catalog[name] = dataclasses.replace(catalog[name], training=training)
+    return catalog
 
 
 def of(module: Any, **changes: Any) -> Definition:

@@ -11,7 +11,6 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import (
     EarlyStopping,
     GradientAccumulationScheduler,
-    LearningRateMonitor,
     ModelCheckpoint,
     StochasticWeightAveraging,
     Timer,
@@ -119,10 +118,7 @@ def test_a_callback_that_accumulates(tmp_path: Path, capsys: pytest.CaptureFixtu
         (lambda: None, "must return a list of callbacks, got None"),
         (Accumulates, "must return a list of callbacks, got "),
         (lambda: ["x"], "must return callbacks of `lightning.pytorch`, got builtins.str"),
-        (
-            lambda: [EarlyStopping("loss")],
-            "--early-stopping: `callbacks` has an EarlyStopping for the same metric; omit one",
-        ),
+        (lambda: [EarlyStopping("loss")], "--early-stopping: `callbacks` has an EarlyStopping for"),
     ],
 )
 def test_callbacks_that_are_wrong(
@@ -135,17 +131,10 @@ def test_callbacks_that_are_wrong(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (lambda: [LearningRateMonitor()], "`LearningRateMonitor` callback with `Trainer` that has"),
-        (lambda: [Timer(), Timer()], "Found more than one stateful callback of type `Timer`"),
-    ],
-)
-def test_callbacks_that_lightning_rejects(
-    value: Any, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_what_lightning_rejects_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert train(tmp_path, callbacks=value)[0] == 1
+    assert train(tmp_path, callbacks=lambda: [Timer(), Timer()])[0] == 1
     line = capsys.readouterr().err
     assert line.startswith("torchlane: training tiny fails: ")
-    assert message in line
+    assert "Found more than one stateful callback of type `Timer`" in line

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 
 from tests.unit.export.command_line import QUICK, run
 from tests.unit.export.training import runs
-from tests.unit.export.training.program import Programs
+from tests.unit.export.training.program import KILLED_AT, Programs, interrupted
 
 CATALOG = Programs()
 
@@ -47,21 +46,19 @@ def test_an_epoch_has_whole_updates(tmp_path: Path) -> None:
     assert {int(each["step"]) for each in record["optimizer_states"][0]["state"].values()} == {6}
 
 
-@pytest.mark.parametrize("algorithm", ["norm", "value"])
-def test_gradients_are_cut_off(algorithm: str, tmp_path: Path) -> None:
+def test_gradients_are_cut_off(tmp_path: Path) -> None:
     """One step of rate 1: what the weights lose are the gradients."""
-    options = ("--gradient-clip-val", 1e-3, "--gradient-clip-algorithm", algorithm)
-    train("digits-step", tmp_path / "free")
-    train("digits-step", tmp_path / "clipped", *options)
     begun = begin("digits-step")
-    lost = {}
-    for name in ("free", "clipped"):
+
+    def lost(name: str, *options: object) -> torch.Tensor:
+        train("digits-step", tmp_path / name, *options)
         weights = runs.weights(tmp_path / name)
-        differences = [(weights[each] - begun[each]).flatten() for each in begun]
-        lost[name] = torch.cat(differences)
-    most = lost["clipped"].norm() if algorithm == "norm" else lost["clipped"].abs().max()
-    assert float(most) == pytest.approx(1e-3, rel=1e-2)
-    assert float(lost["free"].abs().max()) > 1e-2
+        return torch.cat([(weights[each] - begun[each]).flatten() for each in begun])
+
+    assert float(lost("free").abs().max()) > 1e-2
+    for algorithm, order in (("norm", 2), ("value", torch.inf)):
+        clip = ("--gradient-clip-val", 1e-3, "--gradient-clip-algorithm", algorithm)
+        assert float(lost(algorithm, *clip).norm(order)) == pytest.approx(1e-3, rel=1e-2)
 
 
 def begin(model: str) -> dict[str, torch.Tensor]:
@@ -92,11 +89,8 @@ def test_a_run_that_improves_goes_on(tmp_path: Path) -> None:
 
 
 def test_declared_callbacks_see_each_epoch_and_are_resumed(tmp_path: Path) -> None:
-    process = runs.start("train", "counted", "--out", tmp_path, "--checkpoint-every", 1)
-    runs.wait_for(17, tmp_path, process)
-    process.send_signal(signal.SIGTERM)
-    process.communicate()
-    assert process.returncode == 130
+    options = ("train", "counted", "--out", tmp_path)
+    assert run(*options, catalog=interrupted("counted"))[0] == 130
     printed = train("counted", tmp_path, "--resume")
     assert "stopped after epoch 3 of 9: a callback ended it" in printed
 
@@ -107,16 +101,19 @@ ALL = (
 )
 
 
-def test_a_killed_run_resumes_with_the_same_curve(tmp_path: Path) -> None:
+def test_a_killed_run_resumes_with_the_same_curve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Kill -9 in the middle of an epoch; the options are those that the run began with."""
     train("paced", tmp_path / "whole", "--epochs", 3, *ALL)
     out = tmp_path / "run"
+    monkeypatch.setenv(KILLED_AT, "21")
     process = runs.start("train", "paced", "--out", out, "--epochs", 3, *ALL)
-    runs.wait_for(20, out, process)
-    os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    monkeypatch.delenv(KILLED_AT)
     printed = train("paced", out, "--resume", "--logger", "csv")
-    assert "resumes after step 18 of 45; steps 19 to 2" in printed
+    assert "resumes after step 18 of 45; steps 19 to 20 are repeated" in printed
     assert runs.curve(out) == runs.curve(tmp_path / "whole")
     assert runs.largest_difference(out, tmp_path / "whole") == 0
     steps = [int(row["step"]) for at in (0, 1) for row in logged(out, at) if row["accuracy"]]
@@ -146,12 +143,9 @@ def test_losses_and_metrics_are_logged(tmp_path: Path) -> None:
 
 def test_tensorboard_shows_a_run_and_its_continuation(tmp_path: Path) -> None:
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    options = ("--epochs", 4, "--checkpoint-every", 20, "--logger", "tensorboard")
-    process = runs.start("train", "paced", "--out", tmp_path, *options)
-    runs.wait_for(40, tmp_path, process)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    train("paced", tmp_path, "--resume", "--logger", "tensorboard")
+    options = ("train", "tiny", "--out", tmp_path, "--logger", "tensorboard")
+    assert run(*options, catalog=interrupted("tiny"))[0] == 130
+    train("tiny", tmp_path, "--resume", "--logger", "tensorboard")
     board = events.EventAccumulator(str(tmp_path / "tensorboard"))
     board.Reload()
     assert [each.step for each in board.Scalars("accuracy")] == [16, 32, 48, 64]

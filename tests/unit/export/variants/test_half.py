@@ -20,7 +20,6 @@ from models.forms import load_form
 from models.runtimes import VariantFile
 from tests.unit.export.definitions import (
     MIXED,
-    Fine,
     Mixed,
     Unscriptable,
     definition,
@@ -133,24 +132,6 @@ def test_integers_are_not_converted(tmp_path: Path, module: type[nn.Module]) -> 
     assert row.dtype == torch.float32
     expected = of.eager(torch.zeros(2, 2), index)[0].detach()
     np.testing.assert_allclose(row, expected, rtol=0.01)
-
-
-def test_second_variant_in_a_process_is_scripted(tmp_path: Path) -> None:
-    for _ in range(2):
-        assert Half("bf16").make(subject(MIXED), tmp_path).made_by.endswith("torch.jit.script")
-
-
-def test_the_eager_module_stays_float32(tmp_path: Path) -> None:
-    of = subject(digits.DEFINITION)
-    Half("bf16").make(of, tmp_path)
-    assert {weight.dtype for weight in of.eager.parameters()} == {torch.float32}
-
-
-def test_values_needing_more_digits_exceed_the_tolerance(tmp_path: Path) -> None:
-    of = subject(definition(Fine))
-    form = loaded(Half("bf16").make(of, tmp_path), tmp_path, of.definition)
-    with pytest.raises(ParityError, match=r"differs by up to .* \(allowed: 0.01 \+ 0 \* "):
-        proved(form, of, "bf16")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from torch import nn
 
 from export.variants.base import NotApplicable
 from export.variants.onednn import MIN_WEIGHTS, OneDnn
-from models.definitions import digits
 from tests.unit.export.definitions import loaded, of_vectors, proved, subject
 
 WIDE = 512
@@ -86,8 +85,3 @@ def test_models_without_large_layers_have_no_variant(
 ) -> None:
     with pytest.raises(NotApplicable, match=f"{MIN_WEIGHTS:,} weights"):
         OneDnn().make(subject(of_vectors(module, (64,))), tmp_path)
-
-
-def test_digits_has_no_variant(tmp_path: Path) -> None:
-    with pytest.raises(NotApplicable, match=r"do \d+% of the multiplications"):
-        OneDnn().make(subject(digits.DEFINITION), tmp_path)

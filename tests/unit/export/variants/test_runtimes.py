@@ -54,7 +54,7 @@ def test_variants_share_a_program_and_leave_the_model_as_it_is(tmp_path: Path) -
     inputs = small_subject()  # which is compiled for other tests too
     before = {name: each.clone() for name, each in inputs.eager.state_dict().items()}
     program = program_of(inputs, "cpu")
-    for name in ("compiled", *RUNTIMES):
+    for name in RUNTIMES:
         MAKERS[name].make(inputs, tmp_path)
     assert program_of(inputs, "cpu") is program
     after = inputs.eager.state_dict()
@@ -115,10 +115,6 @@ def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, va
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(NotApplicable, match=re.escape(f"it needs {says}")):
         MAKERS[variant].make(subject(of_vectors(Network, (64,))), tmp_path)
-
-
-def test_an_onnx_file_names_no_source(tmp_path: Path) -> None:
-    assert b".py" not in small_variant("onnx").data
 
 
 def test_openvino_reports_nothing_over_the_internet(

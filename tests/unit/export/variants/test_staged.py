@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from export.errors import ExportError
-from export.variants.base import Draft, NotApplicable, Subject
+from export.variants.base import NotApplicable, Subject
 from export.variants.staged import Staged
 from tests.unit.export.definitions import loaded, of_vectors, proved, subject
 
@@ -83,14 +83,6 @@ def test_stages_together_match_the_whole_model(tmp_path: Path) -> None:
     proved(loaded(draft, tmp_path, of.definition), of, "float32")
 
 
-def test_each_file_holds_its_own_weights_only(tmp_path: Path) -> None:
-    Staged().make(staged(halves), tmp_path)
-    load: Callable[..., Any] = torch.jit.load
-    wide, total = load(tmp_path / "stage1.pt")(torch.ones(3, 4))
-    assert (wide.shape, total.shape) == ((3, 8), (3, 1))
-    assert load(tmp_path / "stage2.pt")(wide, total).shape == (3, 2)
-
-
 def test_a_stage_that_cannot_be_scripted_is_traced(tmp_path: Path) -> None:
     class Star(nn.Module):
         def __init__(self, inner: nn.Module) -> None:
@@ -124,18 +116,9 @@ class Lists(nn.Module):
         (None, "the definition declares no stages"),
         (lambda module: [module], "the definition splits it into 1; at least 2 are needed"),
         (rejects, "the definition cannot split it: no such layer"),
-        (
-            lambda module: [Stubborn(), module.second],
-            "stage 1: neither script nor trace can compile it: no such table",
-        ),
-        (
-            lambda module: [module.second, module.first],
-            "stage 1 fails on the first golden example",
-        ),
-        (
-            lambda module: [Lists(), module.second],
-            "stage 1 returns int; it must return a tensor, or a tuple of tensors",
-        ),
+        (lambda module: [Stubborn(), module.second], "stage 1: neither script nor trace can"),
+        (lambda module: [module.second, module.first], "stage 1 fails on the first golden example"),
+        (lambda module: [Lists(), module.second], "stage 1 returns int; it must return a tensor,"),
     ],
 )
 def test_unstageable_model_gives_reason_and_no_files(
@@ -149,8 +132,3 @@ def test_unstageable_model_gives_reason_and_no_files(
 def test_failed_write_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"^cannot write stage1\.pt"):
         Staged().make(staged(halves), tmp_path / "none")
-
-
-def test_files_of_a_draft_are_in_run_order() -> None:
-    draft = Draft("a.pt", "by hand", ("cpu",), later_stages=("c.pt", "b.pt"))
-    assert draft.files == ("a.pt", "c.pt", "b.pt")

@@ -13,10 +13,9 @@ from torch import nn
 
 from export.errors import ExportError
 from export.variants.base import Draft, NotApplicable, Subject
-from export.variants.torchscript import Method, TorchScript, example_of, to_torchscript
+from export.variants.torchscript import Method, TorchScript, to_torchscript
 from models.definitions import digits, pairwise
 from models.definitions.definition import Definition
-from models.manifest import Manifest
 from tests.unit.export.definitions import (
     CATALOG,
     MIXED,
@@ -98,17 +97,6 @@ def test_script_keeps_data_dependent_branches(tmp_path: Path) -> None:
     assert form(torch.full((1, 2), -3.0)).tolist() == [[-3, -3]]
 
 
-def test_eager_module_is_not_changed(tmp_path: Path) -> None:
-    of = subject(digits.DEFINITION)
-    before = {name: weight.clone() for name, weight in of.eager.state_dict().items()}
-    for method in METHODS:
-        TorchScript(method).make(of, tmp_path)
-    assert not of.eager.training
-    after = of.eager.state_dict()
-    assert all(torch.equal(weight, after[name]) for name, weight in before.items())
-    assert all(weight.requires_grad for weight in of.eager.parameters())
-
-
 def test_given_torchscript_is_only_frozen(tmp_path: Path) -> None:
     scripted = torch.jit.script(nn.Linear(2, 2).eval())
     of = Subject("given", definition(), scripted)
@@ -117,13 +105,6 @@ def test_given_torchscript_is_only_frozen(tmp_path: Path) -> None:
     form = loaded(draft, tmp_path, of.definition)
     rows = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     np.testing.assert_allclose(form(rows), scripted(rows).detach(), rtol=1e-6)
-
-
-def test_frozen_torchscript_stays_frozen(tmp_path: Path) -> None:
-    frozen = torch.jit.freeze(torch.jit.script(nn.Linear(2, 2).eval()))
-    of = Subject("given", definition(), frozen)
-    form = loaded(TorchScript("script").make(of, tmp_path), tmp_path, of.definition)
-    assert torch.equal(form(torch.ones(3, 2)), frozen(torch.ones(3, 2)))
 
 
 @pytest.mark.parametrize(
@@ -159,31 +140,9 @@ def test_torch_error_is_reported_in_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_unscriptable_model_can_be_traced(tmp_path: Path) -> None:
-    of = subject(definition(Unscriptable))
-    draft = TorchScript("trace").make(of, tmp_path)
-    proved(loaded(draft, tmp_path, of.definition), of, "float32")
-
-
 def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"^cannot write script\.pt: No such file or directory$"):
         TorchScript("script").make(subject(CATALOG["tiny"]), tmp_path / "missing")
-
-
-def test_example_is_the_first_golden_input() -> None:
-    x, index = example_of(subject(MIXED), batch=2)
-    assert x.tolist() == [[1, 2], [1, 2]]
-    assert (index.tolist(), index.dtype) == ([0, 0], torch.int64)
-
-
-def test_exported_digits_reproduce_their_golden_answers(repository: Path) -> None:
-    folder = repository / "digits/1"
-    manifest = Manifest.model_validate_json((folder / "manifest.json").read_bytes())
-    module = torch.jit.load(str(folder / "script.pt"))  # type: ignore[no-untyped-call]
-    for each in manifest.golden:
-        picture = torch.from_numpy(each.inputs["image"].array().copy())[None]
-        expected = each.outputs["scores"].array()
-        np.testing.assert_allclose(module(picture)[0], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_trace_disables_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,3 +152,10 @@ def test_trace_disables_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
     graph: Any = traced.inlined_graph  # which its nodes do not keep alive
     (convolution,) = graph.findAllNodes("aten::_convolution")
     assert list(convolution.inputs())[-1].toIValue() is False  # allow_tf32
+
+
+def test_frozen_torchscript_stays_frozen(tmp_path: Path) -> None:
+    frozen = torch.jit.freeze(torch.jit.script(nn.Linear(2, 2).eval()))
+    of = Subject("given", definition(), frozen)
+    form = loaded(TorchScript("script").make(of, tmp_path), tmp_path, of.definition)
+    assert torch.equal(form(torch.ones(3, 2)), frozen(torch.ones(3, 2)))

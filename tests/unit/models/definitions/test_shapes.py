@@ -43,18 +43,20 @@ RIGHT = ((0, 0, 0, 10, 10, 0.9), (1, 20, 20, 30, 30, 0.8), (2, 41, 40, 51, 50, 0
 
 
 class TestAveragePrecision:
-    def test_all_found(self) -> None:
-        assert average_precision(found(*RIGHT), ONE_EACH) == 1
-
-    def test_one_of_three_classes_found(self) -> None:
-        assert average_precision(found(RIGHT[0]), ONE_EACH) == pytest.approx(1 / 3)
-
-    def test_nothing_found(self) -> None:
-        assert average_precision(found(), ONE_EACH) == 0
-
-    def test_wrong_class_or_box_does_not_match(self) -> None:
-        wrong = found((1, 0, 0, 10, 10, 0.9), (0, 20, 20, 30, 30, 0.8), (2, 47, 40, 57, 50, 0.7))
-        assert average_precision(wrong, ONE_EACH) == 0
+    @pytest.mark.parametrize(
+        ("rows", "precision"),
+        [
+            (RIGHT, 1),
+            (RIGHT[:1], 1 / 3),
+            ((), 0),
+            (((1, 0, 0, 10, 10, 0.9), (0, 20, 20, 30, 30, 0.8), (2, 47, 40, 57, 50, 0.7)), 0),
+        ],
+        ids=["all", "one of three", "none", "wrong"],
+    )
+    def test_of_right_and_wrong_boxes(
+        self, rows: tuple[tuple[float, ...], ...], precision: float
+    ) -> None:
+        assert average_precision(found(*rows), ONE_EACH) == pytest.approx(precision)
 
     def test_only_a_higher_scoring_duplicate_costs_precision(self) -> None:
         twice = truth((0, 0, 0, 10, 10), (0, 40, 40, 50, 50))
@@ -95,11 +97,11 @@ def test_rows_beyond_the_count_are_0() -> None:
         assert (outputs["scores"][index, :count] > shapes.LEAST_SCORE).all()
 
 
-def test_a_short_training_finds_most_shapes() -> None:
-    """All of it takes 13 seconds of one core and ends at 0.998."""
-    short = dataclasses.replace(shapes.TRAINING, epochs=2)
+def test_one_epoch_finds_some_shapes() -> None:
+    """It ends at 0.19, the whole training at 0.998."""
+    short = dataclasses.replace(shapes.TRAINING, epochs=1)
     module = DEFINITION.build()
     assert DEFINITION.held_out is not None
     with intra_op_threads(1):  # small batches: on a busy machine two threads wait for each other
         short.fit(module, quiet)
-        assert verify.accuracy(module, DEFINITION, DEFINITION.held_out()) > 0.5
+        assert verify.accuracy(module, DEFINITION, DEFINITION.held_out()) > 0.1

@@ -19,8 +19,8 @@ from models.definitions.huggingface.definition import definition_of
 from models.definitions.huggingface.encoder import EncoderOptions
 from models.definitions.huggingface.folder import ModelFolder
 from models.tokenize import Tokenizer
-from tests.huggingface import POSITIONS, bert_config, save
 from tests.texts import WORDS, tiny_tokenizer
+from tests.unit.models.folders import POSITIONS, bert_config, save
 
 TEXTS = ("a cat", "a dog in london and more", "cats")
 
@@ -66,14 +66,6 @@ def test_default_embedding_is_the_normalized_token_mean(tmp_path: Path) -> None:
         torch.testing.assert_close(answer(definition, text)[0], mean / mean.norm())
 
 
-@pytest.mark.parametrize(("pooling", "at"), [("cls", 0), ("last", -1)])
-def test_single_token_pooling_without_normalization(tmp_path: Path, pooling: Any, at: int) -> None:
-    model = save(tmp_path)
-    definition = made(tmp_path, pooling=pooling, normalize=False)
-    for text in TEXTS:
-        torch.testing.assert_close(answer(definition, text)[0], hidden(model, definition, text)[at])
-
-
 def test_labels_come_from_the_config(tmp_path: Path) -> None:
     config = bert_config(id2label={0: "bad", 1: "good", 2: "other"})
     model = save(tmp_path, "BertForSequenceClassification", config)
@@ -83,16 +75,18 @@ def test_labels_come_from_the_config(tmp_path: Path) -> None:
     torch.testing.assert_close(answer(definition, TEXTS[0])[0], hidden(model, definition, TEXTS[0]))
 
 
-def test_multi_label_models_use_sigmoid(tmp_path: Path) -> None:
-    config = bert_config(problem_type="multi_label_classification")
-    save(tmp_path, "BertForSequenceClassification", config)
-    assert codec_of(made(tmp_path, "classify")).scores == "sigmoid"
-
-
-def test_regression_scores_are_not_transformed(tmp_path: Path) -> None:
-    config = bert_config(num_labels=1, problem_type="regression")
-    save(tmp_path, "BertForSequenceClassification", config)
-    assert codec_of(made(tmp_path, "classify")).scores == "none"
+@pytest.mark.parametrize(
+    ("fields", "scores"),
+    [
+        ({"problem_type": "multi_label_classification"}, "sigmoid"),
+        ({"num_labels": 1, "problem_type": "regression"}, "none"),
+    ],
+)
+def test_scores_follow_the_problem_type(
+    tmp_path: Path, fields: dict[str, Any], scores: str
+) -> None:
+    save(tmp_path, "BertForSequenceClassification", bert_config(**fields))
+    assert codec_of(made(tmp_path, "classify")).scores == scores
 
 
 def test_token_labels_come_from_the_config(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from models.choices import TextTask
 from models.definitions.huggingface.definition import definition_of
 from models.definitions.huggingface.encoder import EncoderOptions
 from models.definitions.huggingface.folder import FolderError, ModelFolder
-from tests.huggingface import POSITIONS, bert_config, save
 from tests.texts import tiny_tokenizer
+from tests.unit.models.folders import POSITIONS, bert_config, save
 
 
 def refused(folder: Path, why: str, task: TextTask = "embed", **changes: Any) -> None:
@@ -48,11 +48,6 @@ def test_weights_missing_a_layer(folder: Path) -> None:
     del weights["encoder.layer.1.output.dense.weight"]
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     refused(folder, "the weights have no encoder.layer.1.output.dense.weight, which BertModel")
-
-
-def test_weights_of_another_size(folder: Path) -> None:
-    edit(folder / "config.json", intermediate_size=16)
-    refused(folder, "the weights")
 
 
 def test_reranking_needs_a_single_score(tmp_path: Path) -> None:
@@ -127,22 +122,48 @@ def test_model_type_without_the_task(tmp_path: Path) -> None:
     refused(tmp_path, why, "classify-tokens")
 
 
+PANICS = [
+    {"type": "Precompiled", "precompiled_charsmap": each} for each in ("AAAA", "BAAAAP////8=")
+]
+CASED = {"tokenizer_class": "BertTokenizer", "do_lower_case": False}
+INDEX = "model.safetensors.index.json"
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "why"),
+    [
+        (
+            "tokenizer_config.json",
+            CASED,
+            r"give different tokens .*save_pretrained\(FOLDER\) writes it",
+        ),
+        *(("tokenizer.json", {"normalizer": each}, "tokenizer.json: ") for each in PANICS),
+        (
+            "config.json",
+            {"num_hidden_layers": 1},
+            "no place for the weights encoder.layer.1.attention",
+        ),
+        (
+            "config.json",
+            {"num_hidden_layers": 3000},
+            "says 3,000 layers, but the weights have 39 t",
+        ),
+        (
+            INDEX,
+            {"weight_map": {"a": "other.safetensors"}},
+            "other.safetensors, which does not exist",
+        ),
+        (INDEX, {}, "has no weight_map of file names"),
+    ],
+)
+def test_files_that_do_not_fit_each_other(
+    folder: Path, file: str, changes: dict[str, Any], why: str
+) -> None:
+    edit(folder / file, **changes)
+    refused(folder, why)
+
+
 class TestTokenizer:
-    def test_missing(self, folder: Path) -> None:
-        (folder / "tokenizer.json").unlink()
-        refused(folder, r"there is no tokenizer.json; AutoTokenizer.* writes it")
-
-    def test_with_different_tokens_in_use(self, folder: Path) -> None:
-        cased = {"tokenizer_class": "BertTokenizer", "do_lower_case": False}
-        edit(folder / "tokenizer_config.json", **cased)
-        refused(
-            folder, r"tokenizer.json give different tokens .*save_pretrained\(FOLDER\) writes it"
-        )
-
-    def test_broken(self, folder: Path) -> None:
-        (folder / "tokenizer.json").write_text("{}")
-        refused(folder, "tokenizer.json: not a file of `tokenizers`")
-
     def test_of_another_model(self, tmp_path: Path) -> None:
         save(tmp_path, config=bert_config(vocab_size=5))
         refused(tmp_path, "tokenizer.json has the token id 11, but the model has 5")
@@ -158,22 +179,20 @@ class TestTokenizer:
         (folder / "tokenizer.json").write_text(json.dumps(fields))
         refused(folder, "tokenizer.json has the token id 99, but the model has 12 tokens")
 
-    @pytest.mark.parametrize("charsmap", ["AAAA", "BAAAAP////8="])
-    def test_that_panics(self, folder: Path, charsmap: str) -> None:
-        normalizer = {"type": "Precompiled", "precompiled_charsmap": charsmap}
-        edit(folder / "tokenizer.json", normalizer=normalizer)
-        refused(folder, "tokenizer.json: ")
-
     def test_more_tokens_than_positions(self, folder: Path) -> None:
         why = f"--max-tokens 99: the model has {POSITIONS} positions"
         refused(folder, why, max_tokens=99)
 
+    def test_broken(self, folder: Path) -> None:
+        (folder / "tokenizer.json").write_text("{}")
+        refused(folder, "tokenizer.json: not a file of `tokenizers`")
+
+    def test_missing(self, folder: Path) -> None:
+        (folder / "tokenizer.json").unlink()
+        refused(folder, r"there is no tokenizer.json; AutoTokenizer.* writes it")
+
 
 class TestWeights:
-    def test_none(self, folder: Path) -> None:
-        (folder / "model.safetensors").unlink()
-        refused(folder, "there is no model.safetensors")
-
     @pytest.mark.parametrize(
         ("changed", "why"),
         [
@@ -189,14 +208,6 @@ class TestWeights:
         save_file(weights, folder / "model.safetensors", {"format": "pt"})
         refused(folder, f"{name} {why}")
 
-    def test_of_more_layers(self, folder: Path) -> None:
-        edit(folder / "config.json", num_hidden_layers=1)
-        refused(folder, "the model has no place for the weights encoder.layer.1.attention")
-
-    def test_of_far_fewer_layers(self, folder: Path) -> None:
-        edit(folder / "config.json", num_hidden_layers=3000)
-        refused(folder, "config.json says 3,000 layers, but the weights have 39 tensors")
-
     def test_unused_heads_and_buffers_are_ignored(self, tmp_path: Path) -> None:
         save(tmp_path, "BertForMaskedLM")
         weights = load_file(tmp_path / "model.safetensors")
@@ -205,28 +216,15 @@ class TestWeights:
         save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
         definition_of(ModelFolder(tmp_path), EncoderOptions("embed"), "It.")
 
-    def test_cut_off(self, folder: Path) -> None:
-        data = (folder / "model.safetensors").read_bytes()
-        (folder / "model.safetensors").write_bytes(data[:-100])
-        refused(folder, "model.safetensors is not safetensors: ")
-
     def test_pickled_shards(self, folder: Path) -> None:
         (folder / "model.safetensors").unlink()
         (folder / "pytorch_model.bin.index.json").write_text("{}")
         refused(folder, "pickled weights in several files are not supported", allow_pickle=True)
 
-    def test_an_index_of_missing_shards(self, folder: Path) -> None:
-        edit(folder / "model.safetensors.index.json", weight_map={"a": "other.safetensors"})
-        refused(folder, "names other.safetensors, which does not exist")
-
     def test_an_index_that_leads_out_of_the_folder(self, folder: Path) -> None:
         (folder / "model.safetensors").rename(folder.parent / "model.safetensors")
         edit(folder / "model.safetensors.index.json", weight_map={"a": "../model.safetensors"})
         refused(folder, "../model.safetensors leads out of the folder")
-
-    def test_an_index_without_a_map(self, folder: Path) -> None:
-        (folder / "model.safetensors.index.json").write_text("{}")
-        refused(folder, "has no weight_map of file names")
 
     def test_pickled_weights_need_the_option(self, folder: Path) -> None:
         weights = load_file(folder / "model.safetensors")
@@ -242,6 +240,15 @@ class TestWeights:
         torch.save([1], folder / "pytorch_model.bin")
         refused(folder, "pytorch_model.bin is not a state_dict", allow_pickle=True)
         assert not (tmp_path / "ran").exists()
+
+    def test_cut_off(self, folder: Path) -> None:
+        data = (folder / "model.safetensors").read_bytes()
+        (folder / "model.safetensors").write_bytes(data[:-100])
+        refused(folder, "model.safetensors is not safetensors: ")
+
+    def test_none(self, folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        refused(folder, "there is no model.safetensors")
 
 
 class TestLinks:
@@ -278,3 +285,8 @@ class _Evil:
 
     def __reduce__(self) -> tuple[Any, tuple[str, str]]:
         return open, (str(self.file), "w")
+
+
+def test_weights_of_another_size(folder: Path) -> None:
+    edit(folder / "config.json", intermediate_size=16)
+    refused(folder, "the weights")
