@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from app.settings import OPEN_WHERE_UNSET, PREFIX, Settings, SettingsError, load_settings
 
@@ -25,12 +24,6 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def load() -> Settings:
     return load_settings(os.environ)
-
-
-@pytest.mark.parametrize("name", ["port", "unheard_of"])
-def test_settings_are_frozen(name: str) -> None:
-    with pytest.raises(ValidationError):
-        setattr(load(), name, 1)
 
 
 @pytest.mark.parametrize(
@@ -108,18 +101,6 @@ def test_environment_overrides_the_file(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setenv("TORCHLANE_PORT", "2")
     settings = load()
     assert (settings.port, settings.host) == (2, "::1")
-
-
-def test_given_values_override_both(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / ".env").write_text("TORCHLANE_WORKERS=2\n")
-    monkeypatch.setenv("TORCHLANE_WORKERS", "3")
-    assert load_settings(os.environ, workers="4").workers == 4
-
-
-def test_misspelt_name_in_the_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / ".env").write_text("TORCHLANE_PROT=1\n")
-    with pytest.raises(SettingsError, match=r"TORCHLANE_PROT .* did you mean TORCHLANE_PORT"):
-        load()
 
 
 def test_empty_variables_mean_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,18 +197,6 @@ def test_wrong_value_error_names_the_variable(
     assert right in str(caught.value)
 
 
-def test_all_wrong_values_are_reported_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHLANE_PORT", "x")
-    monkeypatch.setenv("TORCHLANE_DRAIN_S", "y")
-    with pytest.raises(SettingsError) as caught:
-        load()
-    lines = str(caught.value).splitlines()
-    assert sorted(line.partition("=")[0] for line in lines) == [
-        "TORCHLANE_DRAIN_S",
-        "TORCHLANE_PORT",
-    ]
-
-
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
@@ -243,19 +212,6 @@ def test_misspelt_name_is_refused_with_a_suggestion(
     monkeypatch.setenv(name, "1")
     with pytest.raises(SettingsError, match=f"^{name} is not a setting; did you mean {meant}"):
         load()
-
-
-def test_an_unknown_name_is_rejected_with_a_hint() -> None:
-    with pytest.raises(SettingsError, match=r"QQQQ is not a setting; docs/settings\.md lists all"):
-        load_settings({"TORCHLANE_QQQQQQQQQQQQQQQQQQQQQQQQQQQQQ": "1"})
-
-
-def test_other_variables_are_ignored() -> None:
-    assert load_settings({"TORCH_HOME": "/", "PORT": "x", "XTORCHLANE_PORT": "1"}).port == 8000
-
-
-def test_entries_of_keys_are_not_shown() -> None:
-    assert "sha256" not in repr(Settings(api_keys="a predict sha256:00", _env_file=None))
 
 
 def test_load_test_variables_are_allowed() -> None:

@@ -44,24 +44,12 @@ def rig(tmp_path: Path) -> Rig:
     return Rig(tmp_path, FIRST_LINE)
 
 
-def test_nothing_is_configured_by_default() -> None:
-    keyring = Keyring(None, None)
-    assert not keyring.is_configured
-    assert keyring.find(FIRST.encode()) is None
-
-
 @pytest.mark.parametrize("separator", [";", "\n", " ; "])
 def test_entries_are_read_from_the_environment(separator: str) -> None:
     keyring = Keyring(f"{FIRST_LINE}{separator}{SECOND_LINE}", None)
     assert keyring.is_configured
     found = [keyring.find(each.encode()) for each in (FIRST, SECOND, FIRST + "x", "")]
     assert [key and key.name for key in found] == ["first", "second", None, None]
-
-
-def test_keys_of_environment_and_file_are_combined(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, FIRST_LINE, entries=SECOND_LINE)
-    assert rig.knows(FIRST)
-    assert rig.knows(SECOND)
 
 
 def test_oversized_key_is_not_hashed(rig: Rig) -> None:
@@ -107,12 +95,6 @@ class TestStart:
             Keyring(None, file)
         assert str(rejected.value) == f"TORCHLANE_API_KEYS_FILE={file}: {why}"
 
-    def test_byte_order_mark_is_not_part_of_a_name(self, tmp_path: Path) -> None:
-        (tmp_path / "keys").write_text(f"\ufeff{FIRST_LINE}\n")
-        key = Keyring(None, tmp_path / "keys").find(FIRST.encode())
-        assert key is not None
-        assert key.name == "first"
-
     @pytest.mark.parametrize(
         ("make", "why"),
         [(os.mkfifo, "not a regular file but a pipe"), (os.mkdir, "Is a directory")],
@@ -124,10 +106,6 @@ class TestStart:
         make(tmp_path / "keys")
         with pytest.raises(EntryError, match=why):
             Keyring(None, tmp_path / "keys")
-
-    def test_missing_file_refuses_the_start(self, tmp_path: Path) -> None:
-        with pytest.raises(EntryError, match="No such file"):
-            Keyring(None, tmp_path / "none")
 
     def test_key_in_file_and_environment_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(EntryError, match="also in TORCHLANE_API_KEYS"):
@@ -183,17 +161,6 @@ class TestChange:
                 await asyncio.sleep(0.01)
         following.cancel()
 
-    @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
-    def test_file_that_becomes_something_else_changes_nothing(
-        self, rig: Rig, make: Callable[[Path], None]
-    ) -> None:
-        os.unlink(rig.file)
-        make(rig.file)
-        with capture_logs() as logs:
-            for _ in range(3):
-                assert rig.knows(FIRST)
-        self.check_told_once(logs)
-
     def test_file_that_could_not_be_read_is_read_again_without_a_change(
         self, rig: Rig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -222,15 +189,6 @@ class TestChange:
         self.check_told_once(logs)
         rig.write(FIRST_LINE, SECOND_LINE)
         assert rig.knows(SECOND)
-
-    def test_missing_file_changes_nothing(self, rig: Rig) -> None:
-        os.unlink(rig.file)
-        with capture_logs() as logs:
-            for _ in range(3):
-                assert rig.knows(FIRST)
-        self.check_told_once(logs)
-        rig.write(SECOND_LINE)
-        assert not rig.knows(FIRST)
 
     def check_told_once(self, logs: Log) -> None:
         (told,) = logs

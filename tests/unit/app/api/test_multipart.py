@@ -134,10 +134,6 @@ def test_files_are_counted_before_reading() -> None:
         read(files(*[b""] * 4), most=3)
 
 
-def test_wrong_file_of_several_is_named() -> None:
-    assert rejected(files(b"a", b"", b"c"), most=3) == "part 2 of the form is an empty file"
-
-
 @pytest.mark.parametrize("line", [b"\r\n--bx", b"\r\n--b " + b" " * 999])
 def test_slow_input_never_reaches_the_parser(line: bytes) -> None:
     """Of 16 MiB, the most that a body may have by default."""

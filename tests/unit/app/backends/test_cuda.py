@@ -17,15 +17,12 @@ from structlog.testing import capture_logs
 from torch import nn
 
 from app.backends.base import Backend
-from app.backends.cuda import CudaStreams, streams_of
-from app.backends.factory import TorchBackends
+from app.backends.cuda import streams_of
 from app.backends.forward import FormBackend
 from app.backends.golden import Golden
 from app.backends.graphs import Graph, Graphs
 from app.backends.lane import Lane
-from app.backends.nvml import readings_of
-from app.backends.selection import Preference, select
-from app.errors import ModelError, OutOfMemory
+from app.errors import OutOfMemory
 from app.registry.repository import Artifact, Repository
 from app.types import Arrays, Device, ModelId
 from models.forms import compute_in_float32
@@ -233,15 +230,6 @@ def in_another_thread(work: Callable[[], None]) -> None:
         raise each
 
 
-def test_each_thread_has_its_own_streams() -> None:
-    found: list[CudaStreams] = [streams_of(CUDA)]
-    assert streams_of(CUDA) is found[0]
-    thread = threading.Thread(target=lambda: found.append(streams_of(CUDA)))
-    thread.start()
-    thread.join()
-    assert found[0] is not found[1]
-
-
 class Outer(nn.Module):
     """x [n, 2] -> y [n, 2], by way of as many numbers as n is large, cubed and more."""
 
@@ -316,25 +304,6 @@ async def test_application_answers_correctly_on_the_gpu(tmp_path: Path) -> None:
             assert await api.metric("torchlane_replica_device_seconds_total", stage=stage) > 0
 
 
-def test_planned_backend_serves_on_the_gpu(repository: Path, digits: Artifact) -> None:
-    selection = select(digits.manifest, Preference(), {"cuda"})
-    factory = TorchBackends((GPU,), 64, 1)
-    backend = factory.make(digits.folder, digits.manifest, digits.digest, selection, GPU)
-    backend.load()
-    golden = Golden(digits.manifest, selection.tolerance)
-    backend.warm_up(golden.batches((1, 2, 4, 8, 16, 32, 64)))
-    golden.replay(backend, (1, 3, 64))
-    assert backend.serving().prefetches
-    backend.close()
-
-
-def test_readings_come_from_the_driver() -> None:
-    readings = {name: read() for name, read in readings_of(GPU).items()}
-    if not readings:
-        pytest.skip("NVML does not answer here")
-    assert readings["memory_bytes"] > readings["memory_used_bytes"] > 0
-
-
 LOST = """
 import sys
 from pathlib import Path
@@ -375,11 +344,3 @@ def test_sticky_error_is_a_lost_device(tmp_path: Path) -> None:
     command = [sys.executable, "-c", LOST, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.stdout.split() == ["lost", "lost"]
-
-
-def test_failed_forward_on_the_gpu_is_a_model_error(digits: Artifact) -> None:
-    backend = backend_of(digits)
-    backend.load()
-    with pytest.raises(ModelError):
-        backend.run({"image": np.zeros((1, 1, 5, 5), np.float32)})
-    assert len(backend.run(images(2))["scores"]) == 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gzip
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -74,11 +73,6 @@ async def test_batches_enclose_operators_of_existing_threads(
     assert not BATCHES.recorded
     assert not torch.autograd.profiler._is_profiler_enabled
     assert capfd.readouterr() == ("", "")
-
-
-async def test_trace_may_be_compressed() -> None:
-    profile = await made().profile(0.1, compressed=True)
-    assert json.loads(gzip.decompress(profile.content))["traceEvents"]
 
 
 async def test_server_stop_ends_and_returns_the_profile() -> None:

@@ -80,11 +80,6 @@ class TestSelect:
             assert variant == VARIANTS[each.variant]
             assert variant.precision == precision
 
-    def test_first_variant_gives_the_precision_without_a_plan(self) -> None:
-        variants = {"int8": VARIANTS["int8"], "script": VARIANTS["script"]}
-        found = select(make_manifest(variants=variants), Preference())
-        assert (found.precision, list(found.candidates)) == ("int8", [form("int8")])
-
     def test_different_answers_have_different_labels(self) -> None:
         """The label is part of the cache key."""
         preferences = [
@@ -95,12 +90,6 @@ class TestSelect:
         assert len(set(labels)) == len(preferences)
         assert select(manifest(), Preference()).label == "plan:float32"
         assert select(manifest("int8"), Preference()).label == "plan:int8"
-
-    def test_equal_choices_have_equal_labels(self) -> None:
-        asked = select(manifest("int8"), Preference(precision="float32"))
-        assert asked.label == select(manifest(), Preference()).label
-        pinned = select(manifest(), Preference("script", "float32"))
-        assert pinned.label == select(manifest(), Preference("script")).label == "variant:script"
 
     @pytest.mark.parametrize(
         ("preference", "wanted"),
@@ -161,25 +150,11 @@ class TestKinds:
         assert select(self.manifest(), chosen, {"cpu"}).precision == "float32"
         assert select(self.manifest(), chosen, {"cpu", "cuda"}).precision != "bf16"
 
-    def test_default_precision_unsupported_by_the_device_falls_back(self) -> None:
-        only = {"bf16": self.manifest().variants["bf16"], "int8": manifest().variants["int8"]}
-        plan = make_plan({"bf16": steps((8, form("bf16")))}, XEON, precision="bf16")
-        there = self.manifest().model_copy(update={"variants": only, "plan": plan})
-        assert select(there, Preference(), {"cpu"}).precision == "int8"
-        assert select(there, Preference(), {"cuda"}).precision == "bf16"
-
 
 class TestRunsOn:
-    def test_cpu_runs_every_form_made_for_it(self) -> None:
-        forms = runs_on(select(manifest(), Preference()), "cpu")
-        assert list(forms) == [form(), form(optimized=True), form("compiled")]
-
     def test_cuda_runs_no_form_optimized_at_load(self) -> None:
         assert list(runs_on(select(manifest(), Preference()), "cuda")) == [form()]
         assert list(runs_on(select(manifest(), Preference("bf16")), "cuda")) == [form("bf16")]
-
-    def test_no_form_may_remain(self) -> None:
-        assert runs_on(select(manifest(), Preference("int8")), "cuda") == {}
 
 
 class TestStoredSteps:

@@ -20,7 +20,7 @@ from models.places import Boxes
 from models.preprocess import preprocess
 from models.tensors import Dimension, TensorSpec
 from tests.unit.models.manifests import make_manifest, spec
-from tests.unit.models.pictures import encoded, exif_data, grey, noise, plus
+from tests.unit.models.pictures import encoded, grey, noise, plus
 
 HOW = PicturePreprocess(width=6, height=5, channels=1, mean=(0.2,), std=(0.5,), polarity="auto")
 CODEC = ImageCodec(
@@ -128,28 +128,6 @@ class TestFreeSizes:
         with pytest.raises(InvalidInput, match=told):
             self.codec.decode_raw("image/png", grey(noise(height, width, 1)[..., 0]), max_items=9)
 
-    def test_octets_are_only_pictures(self) -> None:
-        with pytest.raises(InvalidInput, match="the JPEG file is arithmetic-coded"):
-            self.codec.decode_raw(OCTET_STREAM, b"\xff\xd8\xff\xc9".ljust(99), max_items=None)
-
-    def test_a_square_picture_is_needed(self) -> None:
-        side = Dimension(name="s", least=8, most=64)
-        how = self.how.model_copy(update={"width": 64, "height": 64})
-        picture = self.picture.model_copy(update={"dimensions": (side, side)})
-        codec = ImageCodec(make_manifest([picture], codec=ImageCodecSpec(preprocess=how)))
-        assert codec.decode_raw("image/png", grey(noise(9, 9, 1)[..., 0]), max_items=None)
-        data = grey(noise(30, 20, 1)[..., 0])
-        told = "axis 2 has size 20, but axis 1 of 'p' has size 30: both are 's' and must be equal"
-        with pytest.raises(InvalidInput, match=told):
-            codec.decode_raw("image/png", data, max_items=None)
-        with pytest.raises(InvalidInput, match=told):
-            codec.decode(np.zeros((1, 30, 20)).tolist())
-
-    def test_the_upright_size_counts(self) -> None:
-        turned = encoded(Image.fromarray(noise(40, 30)), "JPEG", exif_data("<", (0x112, 3, 6)))
-        (item,) = self.codec.decode_raw("image/jpeg", turned, max_items=None)
-        assert item.arrays["p"].shape == (1, 30, 40)
-
     def test_boxes_need_no_mapping(self) -> None:
         box = Boxes(output="value", form="xyxy")
         with pytest.raises(ValueError, match="not scaled need no mapping"):
@@ -170,20 +148,6 @@ class TestOtherInputs:
         np.testing.assert_array_equal(item.arrays["picture"], preprocess(PNG, HOW))
         np.testing.assert_array_equal(item.arrays["meta"], np.array([1, 2.5], np.float32))
         assert item.signature == signature_of(item.arrays)
-
-    def test_numbers_as_before(self) -> None:
-        numbers = np.zeros((1, 5, 6)).tolist()
-        assert not self.codec.decode({"picture": numbers, "meta": [0, 0]}).arrays["picture"].any()
-
-    def test_boxes_have_their_geometry(self) -> None:
-        boxes = spec("boxes", shape=(-1, 7, 4))
-        how = ImageCodecSpec(
-            preprocess=HOW, input="picture", boxes=(Boxes(output="boxes", form="xyxy"),)
-        )
-        codec = ImageCodec(make_manifest(self.inputs, [boxes], codec=how))
-        item = codec.decode({"picture": self.text, "meta": [0, 0]})
-        assert item.note is not None
-        assert item.note.image is not None
 
     @pytest.mark.parametrize(
         ("value", "told"),
@@ -236,15 +200,6 @@ class TestOtherInputs:
         same = self.codec.decode({"picture": self.text, "meta": [1, 2.5]})
         for each in ("picture", "meta"):
             np.testing.assert_array_equal(item.arrays[each], same.arrays[each])
-
-    def test_another_input_may_be_called_file(self) -> None:
-        inputs = [
-            each.model_copy(update={"name": "file"}) if each.name == "meta" else each
-            for each in self.inputs
-        ]
-        codec = ImageCodec(make_manifest(inputs, codec=self.codec.manifest.codec))
-        (item,) = self.form(("picture", PNG), ("file", b"[1, 2.5]"), codec=codec)
-        np.testing.assert_array_equal(item.arrays["file"], [1, 2.5])
 
     @pytest.mark.parametrize("parts", [[("age", b"NaN")], [("age", b"null")], []])
     def test_a_part_may_be_missing(self, parts: list[tuple[str, bytes]]) -> None:
@@ -321,20 +276,11 @@ class TestRejected:
         with pytest.raises(InvalidInput, match=r"^'picture': the picture is damaged"):
             CODEC.decode_raw("image/png", PNG[: len(PNG) // 2], max_items=None)
 
-    @pytest.mark.parametrize("value", [None, True, {}, [1, 2], {"image": "Zm9v"}])
-    def test_value_that_is_neither_picture_nor_tensor(self, value: object) -> None:
-        with pytest.raises(InvalidInput, match=r"^'picture': expected float32 of shape \[1, 5, 6"):
-            decode(value)
-
     def test_another_media_type(self) -> None:
         with pytest.raises(UnsupportedMediaType) as caught:
             CODEC.decode_raw("image/tiff", b"", max_items=None)
         for media_type in ("application/json", "image/png", "image/jpeg", OCTET_STREAM, NPY):
             assert media_type in str(caught.value)
-
-    def test_a_manifest_of_another_kind_is_a_bug(self) -> None:
-        with pytest.raises(TypeError, match="bug"):
-            ImageCodec(make_manifest())
 
 
 def test_pictures_of_a_request_share_a_budget() -> None:

@@ -155,7 +155,7 @@ async def turns(count: int = 20) -> None:
         await asyncio.sleep(0)
 
 
-async def until(condition: Callable[[], bool], limit_s: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], limit_s: float = 30.0) -> None:
     """Wait for what another thread brings about."""
     async with asyncio.timeout(limit_s):
         while not condition():

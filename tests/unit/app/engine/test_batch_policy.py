@@ -59,24 +59,6 @@ def test_every_decision_is_valid(
         assert made.size * free >= min(waiting, limits.max_batch_size)
 
 
-@given(
-    st.tuples(st.integers(1, 100), st.integers(0, 100)),
-    st.tuples(SECONDS, SECONDS),
-    st.integers(1, 8),
-    st.builds(BatchLimits, st.integers(1, 64), SECONDS, SECONDS),
-)
-def test_more_work_or_time_never_delays_a_batch(
-    work: tuple[int, int],
-    time: tuple[float, float],
-    free: int,
-    limits: BatchLimits,
-) -> None:
-    (waiting, more), (oldest_s, later_s) = work, time
-    before = decide(waiting, oldest_s, free, limits)
-    assert decide(waiting + more, oldest_s, free, limits).size >= before.size
-    assert decide(waiting, oldest_s + later_s, free, limits).size >= before.size
-
-
 @given(st.integers(1, 200), st.integers(1, 8), st.integers(1, 64))
 def test_idle_replicas_share_the_queue_evenly(waiting: int, free: int, most: int) -> None:
     left, sizes = waiting, []
@@ -85,13 +67,3 @@ def test_idle_replicas_share_the_queue_evenly(waiting: int, free: int, most: int
         left -= sizes[-1]
     assert left == max(0, waiting - free * most)
     assert max(sizes) - min(sizes) <= 1
-
-
-@given(st.integers(1, 63), SECONDS, st.builds(BatchLimits, st.just(64), SECONDS))
-def test_configured_wait_ends_at_the_next_check(
-    waiting: int, oldest_s: float, limits: BatchLimits
-) -> None:
-    made = decide(waiting, oldest_s, 1, limits)
-    if made.again_in_s:
-        after_s = oldest_s + made.again_in_s + 1e-9
-        assert decide(waiting, after_s, 1, limits).size == waiting

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from app.engine.replica import Replica
 from app.engine.submission import Submission
-from app.errors import ReplicaError
 from app.types import Arrays
 from tests.unit.app.engine.harness import FAR, MODEL, Rig, item, rig, turns, until, values
 
@@ -27,16 +25,6 @@ async def test_blocking_loop_answers_in_the_same_turn() -> None:
         await asyncio.sleep(0)
         assert submission.is_settled
         assert values(submission.result()) == [2, 4, 6]
-
-
-async def test_non_blocking_loop_answers_when_ready() -> None:
-    async with rig(batch_s=QUICK) as r:
-        r.backend.gate.clear()
-        submission = submit(r, 1)
-        await turns()
-        assert not submission.is_settled
-        r.backend.gate.set()
-        assert values(await submission.answer()) == [2]
 
 
 async def test_loop_does_not_block_for_an_unmeasured_batch() -> None:
@@ -93,21 +81,3 @@ async def test_second_replica_starts_while_the_first_hangs() -> None:
         assert r.replicas[0].busy
         r.backends[0].gate.set()
         assert values(await submission.answer()) == [2, 4]
-
-
-async def test_raising_listener_does_not_affect_a_blocking_loop() -> None:
-    told: list[str] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(str(context)))
-
-    def lost(_: Replica, fault: ReplicaError) -> None:
-        raise RuntimeError(f"no listener: {fault}")
-
-    def breaks(_: Arrays) -> None:
-        raise ReplicaError("broken")
-
-    async with rig(scripts=(breaks, None), block_s=LONG_S, batch_s=QUICK) as r:
-        r.engine.watch_faults(lost)
-        submission = submit(r, 1)
-        assert values(await submission.answer()) == [2]
-        assert "no listener: broken" in told[0]
-        assert len(told) == 1

@@ -22,7 +22,7 @@ def key(number: int) -> bytes:
 
 @pytest.mark.parametrize(
     ("entries", "floats", "ttl_s", "shapes"),
-    [(50_000, 10, 0, 1), (50_000, 10, 60, 1), (10_000, 1000, 0, 1), (50_000, 10, 0, 20_000)],
+    [(10_000, 1000, 0, 1), (50_000, 10, 60, 20_000)],
 )
 def test_process_memory_grows_as_counted(
     entries: int, floats: int, ttl_s: float, shapes: int
@@ -57,13 +57,6 @@ def test_entries_expire_after_their_lifetime() -> None:
     assert len(cache) == 1
 
 
-def test_no_capacity_means_no_cache() -> None:
-    cache = PredictionCache(0, None, timer=lambda: 0.0)
-    cache.put(key(1), value(1))
-    assert cache.get(key(1)) is None
-    assert len(cache) == 0
-
-
 @pytest.mark.parametrize(
     "kept",
     [
@@ -90,15 +83,6 @@ def test_cached_values_are_returned_unchanged(kept: Arrays) -> None:
         assert array.flags.aligned
 
 
-def test_later_changes_do_not_affect_the_cache() -> None:
-    cache, array = PredictionCache(1_000_000, None, timer=lambda: 0.0), np.zeros(3)
-    cache.put(key(1), {"v": array})
-    array[:] = 7
-    got = cache.get(key(1))
-    assert got is not None
-    assert got["v"].tolist() == [0, 0, 0]
-
-
 def test_many_shapes_are_returned_unchanged() -> None:
     cache = PredictionCache(10_000, None, timer=lambda: 0.0)
     for number in range(2 * MOST_LAYOUTS):
@@ -106,10 +90,3 @@ def test_many_shapes_are_returned_unchanged() -> None:
         got = cache.get(key(number))
         assert got is not None
         assert got["v"].tolist() == [number % 256] * (number % 500)
-
-
-def test_replaced_value_is_counted_once() -> None:
-    cache = PredictionCache(1_000_000, None, timer=lambda: 0.0)
-    cache.put(key(1), value(1))
-    cache.put(key(1), value(2))
-    assert cache.used_bytes == cost_bytes(key(1), value(2))

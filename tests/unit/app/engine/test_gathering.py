@@ -76,16 +76,6 @@ async def test_several_turns_make_one_batch() -> None:
         assert r.backend.batches == [[1, 2, 3, 4, 5]]
 
 
-async def test_first_turn_is_a_batch_without_gathering() -> None:
-    async with gathering(BatchLimits(8, 0.0)) as r:
-        r.backend.gate.clear()
-        submissions = await wave(r, 1, 2, 3)
-        await until(lambda: r.backend.batches == [[1]])
-        r.backend.gate.set()
-        await check(submissions, 1, 2, 3)
-        assert r.backend.batches == [[1], [2, 3]]
-
-
 async def test_single_request_waits_only_one_turn() -> None:
     async with gathering() as r:
         r.backend.gate.clear()
@@ -106,13 +96,6 @@ async def test_a_full_batch_starts_at_once() -> None:
         assert r.backend.batches == [[1, 2, 3], [4]]
 
 
-async def test_more_than_a_batch_does_not_wait() -> None:
-    async with gathering(BatchLimits(3, 0.0, GATHER_S)) as r:
-        submission = submit(r, 1, 2, 3, 4, 5)
-        assert values(await submission.answer()) == [2, 4, 6, 8, 10]
-        assert r.backend.batches == [[1, 2, 3], [4, 5]]
-
-
 async def test_gathering_ends_despite_new_arrivals() -> None:
     async with gathering(BatchLimits(1000, 0.0, GATHER_S)) as r:
         r.backend.gate.clear()
@@ -124,26 +107,6 @@ async def test_gathering_ends_despite_new_arrivals() -> None:
         r.backend.gate.set()
         await check(submissions, *numbers)
         assert len(r.backend.batches) == 2
-
-
-async def test_every_batch_has_its_own_time_to_grow() -> None:
-    async with gathering(BatchLimits(1000, 0.0, GATHER_S)) as r:
-        for start in (1, 11, 21):
-            numbers = [float(start + number) for number in range(4)]
-            await check(await wave(r, *numbers, turn_s=0.001), *numbers)
-            r.clock.advance(1.0)
-        assert [len(batch) for batch in r.backend.batches] == [4, 4, 4]
-
-
-async def test_arrivals_while_busy_form_one_batch() -> None:
-    async with gathering() as r:
-        r.backend.gate.clear()
-        busy = submit(r, 1)
-        await until(lambda: r.backend.batches == [[1]])
-        submissions = await wave(r, 2, 3, 4, turn_s=1.0)
-        r.backend.gate.set()
-        await check([busy, *submissions], 1, 2, 3, 4)
-        assert r.backend.batches == [[1], [2, 3, 4]]
 
 
 async def test_wave_grows_after_the_replica_is_free() -> None:
@@ -159,21 +122,6 @@ async def test_wave_grows_after_the_replica_is_free() -> None:
         assert r.backend.batches == [[1], [2, 3, 4, 5]]
 
 
-async def test_arrivals_during_a_batch_start_when_it_ends() -> None:
-    async with gathering() as r:
-        r.backend.gate.clear()
-        busy = submit(r, 1)
-        await until(lambda: r.backend.batches == [[1]])
-        waiting = await wave(r, 2, 3)
-        await turns()
-        r.backend.gate.set()
-        await busy.settled()
-        await asyncio.sleep(0)  # the very next turn, in which nothing was read
-        assert r.replicas[0].busy
-        await check(waiting, 2, 3)
-        assert r.backend.batches == [[1], [2, 3]]
-
-
 async def test_idle_replicas_share_a_wave() -> None:
     async with gathering(replicas=2) as r:
         for backend in r.backends:
@@ -184,17 +132,6 @@ async def test_idle_replicas_share_a_wave() -> None:
             backend.gate.set()
         await check(submissions, 1, 2, 3, 4)
         assert sorted(r.backends[0].batches + r.backends[1].batches) == [[1, 2], [3, 4]]
-
-
-async def test_idle_replica_takes_the_whole_wave() -> None:
-    async with gathering(replicas=2) as r:
-        r.backends[0].gate.clear()
-        busy = submit(r, 1)
-        await until(lambda: r.backends[0].batches == [[1]])
-        await check(await wave(r, 2, 3, 4), 2, 3, 4)
-        assert r.backends[1].batches == [[2, 3, 4]]
-        r.backends[0].gate.set()
-        await check([busy], 1)
 
 
 async def test_configured_wait_precedes_gathering() -> None:
@@ -217,18 +154,6 @@ async def test_abandoned_wave_does_not_shorten_the_next(turns_between: int) -> N
         r.clock.advance(1.0)
         await check(await wave(r, 2, 3, 4), 2, 3, 4)
         assert r.backend.batches == [[2, 3, 4]]
-
-
-async def test_each_shape_forms_its_own_batches() -> None:
-    async with gathering() as r:
-        submissions = []
-        for number in (1, 2, 3):
-            submissions.append(submit(r, number))
-            deadline = r.clock.now() + FAR
-            submissions.append(r.engine.submit(MODEL, [item(10 * number, size=2)], deadline))
-            await asyncio.sleep(0)
-        await check(submissions, 1, 10, 2, 20, 3, 30)
-        assert sorted(r.backend.batches) == [[1, 2, 3], [10, 20, 30]]
 
 
 async def test_idle_engine_does_not_poll() -> None:

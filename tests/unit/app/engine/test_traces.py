@@ -89,13 +89,6 @@ async def test_prepared_batch_begins_when_the_previous_ends(device: Device) -> N
     assert not left.left_queued
 
 
-async def test_items_without_a_batch_are_queued(device: Device) -> None:
-    many = await device.begin(1, 2, 3, 4, 5, 6)
-    await device.computes(1)
-    left = device.leave(*many)
-    assert (len(left.runs), left.left_queued) == (1, True)
-
-
 async def test_items_of_a_running_batch_are_not_queued(device: Device) -> None:
     first = await device.begin(1, 2)
     await device.computes(1)
@@ -113,12 +106,3 @@ async def test_expired_request_is_marked_queued(device: Device) -> None:
     await until(lambda: submission.is_settled)
     device.tracing.end(trace, 504, "deadline_exceeded")
     assert trace.left_queued
-
-
-async def test_settled_request_is_not_marked_queued(device: Device) -> None:
-    computed = await device.begin(1, 2)
-    await device.computes(1)
-    device.rig.backend.gate.set()
-    await until(lambda: computed[1].is_settled)
-    left = device.leave(*computed)
-    assert (len(left.runs), left.left_queued) == (1, False)

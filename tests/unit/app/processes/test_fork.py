@@ -39,16 +39,6 @@ def test_exit_code_comes_from_the_forked_function(serve: str, code: int) -> None
     assert ("ZeroDivisionError" in said) == ("/ 0" in serve)
 
 
-def test_child_runs_no_code_of_the_parent() -> None:
-    said = told(
-        "import atexit; atexit.register(print, 'end')\n"
-        "try: child = fork(lambda: 0, ())\n"
-        "finally: print('once')\n"
-        "child.wait()"
-    )
-    assert said == "once\nend\n"
-
-
 def test_child_has_its_own_group_and_sockets() -> None:
     said = told(
         "child = fork(lambda: (print(os.getpgid(0) == os.getpid(), ours.fileno()), 0)[1], (ours,))"
@@ -65,15 +55,6 @@ def test_child_that_does_not_end_is_killed() -> None:
         "child.kill(); print(child.wait()); child.kill()"
     )
     assert said == f"0.05\n{-signal.SIGKILL}\n"
-
-
-def test_exit_code_is_0_if_kernel_reaps_children() -> None:
-    said = told(
-        "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
-        "one, other = fork(lambda: 7, ()), fork(lambda: 7, ())\n"
-        "print(one.wait(30)); time.sleep(0.5); other.kill(); print(other.wait(30))"
-    )
-    assert said == "0\n0\n"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")

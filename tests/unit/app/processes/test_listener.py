@@ -128,34 +128,6 @@ def test_missing_descriptors_pause_the_listener(
     runner.run(scenario())
 
 
-def test_aborted_connection_does_not_stop_others(runner: asyncio.Runner) -> None:
-    async def scenario() -> None:
-        here = bound(errno.ECONNABORTED)
-        async with listening(here):
-            clients = connect(here, 3)
-            await turns(10)
-            assert Made.count == 3
-            close(clients)
-
-    runner.run(scenario())
-
-
-def test_failed_protocol_closes_its_connection(runner: asyncio.Runner) -> None:
-    def broken() -> asyncio.Protocol:
-        raise RuntimeError("no")
-
-    async def scenario() -> None:
-        here = bound()
-        async with listening(here, broken):
-            (client,) = connect(here, 1)
-            client.settimeout(5)
-            await turns(10)
-            assert client.recv(1) == b""
-            client.close()
-
-    runner.run(scenario())
-
-
 class Parent:
     """The other end of a worker's channel: hands over one end of each connection it makes."""
 
@@ -212,16 +184,6 @@ def test_order_follows_the_connections_before_it(runner: asyncio.Runner) -> None
             assert Made.count == WAITING
             assert parent.orders == [b"d"]
             assert parent.lost == 0
-
-    runner.run(scenario())
-
-
-def test_end_of_the_parent_is_an_empty_order(runner: asyncio.Runner) -> None:
-    async def scenario() -> None:
-        async with handed_over() as parent:
-            parent.channel.close()
-            await turns(10)
-            assert parent.orders[0] == b""
 
     runner.run(scenario())
 

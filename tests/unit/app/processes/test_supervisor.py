@@ -179,21 +179,6 @@ async def test_a_server_is_announced_once_all_workers_are_ready(folder: Path) ->
             assert await running.stop() == 0
 
 
-async def test_dying_worker_does_not_block_readiness(
-    folder: Path,
-) -> None:
-    async with supervising(folder, 2, behaviour={"WORKER_1": "loads"}) as running:
-        await eventually((folder / "ready_0").exists)
-        await asyncio.sleep(0.1)  # the parent has heard it by now
-        assert not (folder / "told_0").exists()
-        os.kill(running.children()[1], signal.SIGKILL)
-        await eventually((folder / "told_0").exists)
-        assert not (folder / "told_1").exists()
-        (folder / "loaded").touch()
-        await eventually((folder / "told_1").exists)  # its replacement
-        assert await running.stop() == 0
-
-
 async def test_dead_worker_is_replaced(folder: Path) -> None:
     async with supervising(folder, 2) as running:
         await all_are_up(running, 2)
@@ -211,14 +196,6 @@ async def test_failed_workers_end_server_with_their_code(
     behaviour = {f"WORKER_{n}": f"exit{exit_code}" for n in range(2)}
     async with supervising(folder, 2, behaviour=behaviour) as running:
         assert await asyncio.wait_for(running.ended, 20) == wanted
-
-
-async def test_invalid_settings_of_a_worker_end_the_server(
-    folder: Path,
-) -> None:
-    async with supervising(folder, 2, behaviour={"WORKER_1": "exit2"}) as running:
-        assert await asyncio.wait_for(running.ended, 20) == 2
-    assert running.children() == []
 
 
 async def test_failing_worker_is_retried_while_another_serves(
@@ -263,14 +240,6 @@ async def test_connections_wait_until_a_worker_can_take_them(
         os.kill(running.children()[0], signal.SIGKILL)
         await eventually(lambda: running.children() == [])
         assert await running.connect() == "0"  # by the next one in its place
-        assert await running.stop() == 0
-
-
-async def test_a_worker_without_descriptors_gets_no_connections(folder: Path) -> None:
-    async with supervising(folder, 2, behaviour={"WORKER_0": "full"}) as running:
-        await eventually(lambda: all((folder / f"told_{n}").exists() for n in range(2)))
-        for _ in range(3):
-            assert await running.connect() == "1"
         assert await running.stop() == 0
 
 

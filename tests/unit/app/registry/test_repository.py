@@ -74,15 +74,6 @@ class TestVersions:
         (tmp_path / "good/1").mkdir(parents=True)
         assert Repository(tmp_path).versions() == {"good": [1]}
 
-    def test_files_are_ignored(self, tmp_path: Path) -> None:
-        (tmp_path / "good/1").mkdir(parents=True)
-        (tmp_path / "good/2").touch()
-        (tmp_path / "README").touch()
-        assert Repository(tmp_path).versions() == {"good": [1]}
-
-    def test_a_missing_root_is_empty(self, tmp_path: Path) -> None:
-        assert Repository(tmp_path / "nowhere").versions() == {}
-
     @pytest.mark.parametrize(
         ("name", "shown"),
         [
@@ -147,11 +138,6 @@ class TestUnreadableFolders:
         found = Repository(tmp_path).scan()
         assert found.versions == {"a": [1], "z": [1]}
         assert found.unreadable == {"m": f"it cannot be read: {os.strerror(number)}"}
-
-    def test_a_link_with_an_unusable_name_affects_no_other_folder(self, tmp_path: Path) -> None:
-        (tmp_path / "m/1").mkdir(parents=True)
-        (tmp_path / "not a name").symlink_to(LINKS["too long"])
-        assert Repository(tmp_path).versions() == {"m": [1]}
 
     def test_the_repository_itself_is_an_error(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

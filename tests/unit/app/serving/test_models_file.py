@@ -66,13 +66,6 @@ def test_file_overrides_the_defaults(file: Path) -> None:
     }
 
 
-def test_server_settings_apply_without_a_file() -> None:
-    models = ModelsFile(None, DEFAULTS, ["cpu"], asks_for_keys=False)
-    models.look()
-    assert models.of("any") is DEFAULTS
-    assert (models.required, models.problem) == (frozenset(), None)
-
-
 def test_server_and_model_defaults_agree() -> None:
     assert of_models(Settings(_env_file=None)) == ModelSettings()
 
@@ -162,34 +155,11 @@ def test_unreadable_file_refuses_the_start(file: Path, size: int | None) -> None
         ModelsFile(file, DEFAULTS, ["cpu"], asks_for_keys=False)
 
 
-def test_many_mistakes_are_counted(file: Path) -> None:
-    with pytest.raises(ModelsFileError) as caught:
-        models_file(file, "".join(f"[models.m{n}]\ncach = 1\n" for n in range(30)))
-    first, *_, last = str(caught.value).splitlines()[1:]
-    assert first.startswith("  [models.m0] cach is not a model setting")
-    assert last == "  and 10 more mistakes"
-    with pytest.raises(ModelsFileError) as caught:
-        models_file(file, "# " + "x" * 100_000 + "\n[models.a]\nvariant = ['" + "y" * 1000 + "']")
-    _, told = str(caught.value).splitlines()
-    assert told.startswith("  [models.a] variant = ['yyy")
-    assert len(told) < 600
-
-
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir], ids=["pipe", "folder"])
 def test_no_regular_file_refuses_the_start(file: Path, make: Callable[[Path], None]) -> None:
     make(file)
     with pytest.raises(ModelsFileError, match=r"pipe or a device|Is a directory"):
         ModelsFile(file, DEFAULTS, ["cpu"], asks_for_keys=False)
-
-
-def test_a_deeply_nested_edit_is_logged_once(file: Path) -> None:
-    models = models_file(file, "[models.a]\nreplicas = 2\n")
-    file.write_text("x = " + "[" * 100_000)
-    with capture_logs() as logs:
-        for _ in range(3):
-            models.look()
-    assert [log["event"] for log in logs] == ["models_file_not_taken"]
-    assert models.of("a").replicas == 2
 
 
 def test_bad_edit_is_logged_once_and_ignored(file: Path) -> None:

@@ -210,12 +210,6 @@ async def test_connection_failing_after_its_probe_is_unused(
     assert ("shared_cache_closed", "read") not in told
 
 
-async def test_user_without_a_password_is_authenticated(server: ScriptedServer) -> None:
-    async with running(server.path, login="me@") as r:
-        await r.closed()
-    assert [b"AUTH", b"me", b""] in server.commands
-
-
 async def test_late_server_opens_the_breaker(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,30 +221,6 @@ async def test_late_server_opens_the_breaker(
             assert not r.tier.is_open
             r.tier.find([KEY], lambda found: pytest.fail("nobody waits"))()
         assert r.tier.is_open
-
-
-async def test_frequent_failures_open_the_breaker(
-    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(breaker, "LOOK_S", 60)
-    async with running(server.path) as r:
-        await r.closed()
-        for number in range(200):
-            if r.tier.is_open:
-                break
-            server.script = right if number % 4 == 0 else refuses
-            await r.find(KEY)
-        assert 10 < number < 100
-
-
-async def test_lost_idle_server_is_noticed(
-    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(breaker, "CONNECT_S", 0.1)
-    async with running(server.path) as r:
-        await r.closed()
-        server.script = never
-        await soon(lambda: r.tier.is_open)
 
 
 async def test_missing_server_is_never_queried(tmp_path: Path) -> None:

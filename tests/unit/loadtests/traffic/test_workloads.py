@@ -7,14 +7,12 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-import numpy as np
 import orjson
 import pytest
 
-from loadtests.capacity import options
 from loadtests.traffic.calls import LoadCall
 from loadtests.traffic.drawing import WorkloadError
-from loadtests.traffic.reference_inputs import REFERENCES, References, ask
+from loadtests.traffic.reference_inputs import References, ask
 from loadtests.traffic.target import Reply
 from loadtests.traffic.workloads import BATCH_ITEMS, WORKLOADS, Draw, workload
 from tests.unit.loadtests.traffic.fake_server import (
@@ -103,21 +101,6 @@ BY_FORM = {
 }
 
 
-@pytest.mark.parametrize(("least", "count"), [(1, REFERENCES), (300, 2_000_000 // 300**2)])
-def test_pictures_of_free_size_are_small(least: int, count: int) -> None:
-    free = {"name": "side", "least": least, "most": 1024}
-    picture = {**PICTURE[0], "shape": [-1, 1, -1, -1], "dimensions": [free, free]}
-    how = {**PICTURES["preprocess"], "fit": "none", "height": 1024, "width": 1024}
-    fake = FakeServer(inputs=[picture], codec={**PICTURES, "preprocess": how})
-    references = ask(fake.target(), fake.post)
-    side = max(64, least)
-    assert [each.pixels.shape for each in references.pictures] == [(side, side)] * count
-
-
-def test_command_line_has_every_workload() -> None:
-    assert tuple(WORKLOADS) == options.WORKLOADS
-
-
 ALL = [(model, name) for model in MODELS for name in WORKLOADS]
 
 
@@ -161,26 +144,6 @@ def test_wrong_batch_answers_are_detected(lie: Lie, words: str) -> None:
     faults = problems(fake, calls, 20)
     assert len(faults) >= 19  # a palindrome is not impossible
     assert words in faults[0]
-
-
-@pytest.mark.parametrize("name", ["unique", "repeated", "binary", "npy"])
-def test_wrong_number_is_detected(name: str) -> None:
-    fake = fake_of("matrix")
-    calls = calls_of("matrix", name)
-    fake.lie = wrong_number
-    assert len(problems(fake, calls, 50)) == 50
-
-
-def test_equal_items_of_a_batch_need_equal_answers() -> None:
-    fake = fake_of("matrix")
-    calls = calls_of("matrix", "batch")
-
-    def hardly_wrong(outputs: list[Any]) -> list[Any]:
-        """Within the tolerance of each item, but not the same for its twin."""
-        return [output + np.float32(1e-6 * place) for place, output in enumerate(outputs)]
-
-    fake.lie = hardly_wrong
-    assert set(problems(fake, calls, 5)) == {"equal items of one batch were answered differently"}
 
 
 @pytest.mark.parametrize("model", ["matrix", "pictures", "ids", "texts", "pairs"])

@@ -13,7 +13,7 @@ import pytest
 
 from app.api.transport.parsing import RequestParser
 from tests.artifacts import write_artifact
-from tests.integration.listening import Doubles, listening
+from tests.integration.listening import listening
 from tests.integration.wire import COUNTED, OPEN, READY, answered, ask_for, request
 
 
@@ -179,34 +179,6 @@ class TestStalled:
                 wire.send(b" ")
             assert (await wire.answer()).status == 504
             assert asyncio.get_running_loop().time() - began < 2
-
-    async def test_timely_body_keeps_the_remaining_time(self, models: Path) -> None:
-        doubles = Doubles()
-        async with listening(models, make_backend=doubles) as server:
-            doubles.hold()
-            wire = await server.connect()
-            data = ask_for(3, x_torchlane_timeout_ms="150")
-            wire.send(data[:-3])
-            await asyncio.sleep(0.05)
-            wire.send(data[-3:])
-            answer = await wire.answer()  # of the engine now, not of the reader
-            assert (answer.status, answer.code) == (504, "deadline_exceeded")
-            assert "body" not in answer.json()["error"]
-            doubles.go_on()
-
-
-@pytest.mark.parametrize("kind", [READY, request("/models/nope/predict"), request(chunk_bytes=9)])
-async def test_next_request_waits_wherever_a_read_ends(models: Path, kind: bytes) -> None:
-    async with listening(models) as server:
-        for at in range(len(kind)):
-            wire = await server.connect()
-            wire.send(kind[:at])
-            await asyncio.sleep(0.002)
-            wire.send(kind[at:] + kind + ask_for(3))
-            for _ in range(2):
-                await wire.answer()
-            await answered(wire, 3)
-            await wire.close()
 
 
 async def test_pieces_of_any_size_give_the_same_answers(models: Path) -> None:

@@ -106,15 +106,6 @@ def test_a_turn_is_limited_and_shares_are_equal() -> None:
     assert shares[-1] - shares[0] <= 2 * SHARE_COST
 
 
-def test_all_that_was_sent_passes() -> None:
-    loop, turns = made()
-    clients = [Client(1000) for _ in range(5)]
-    for each in clients:
-        turns.take(each)
-    loop.turns()
-    assert [(each.left, each.queued) for each in clients] == [(0, False)] * 5
-
-
 def test_a_client_that_did_not_wait_goes_before_busy_ones() -> None:
     loop, turns = made()
     for _ in range(60):
@@ -152,25 +143,6 @@ def test_a_call_goes_before_those_of_a_flood() -> None:
     for _ in range(3):
         loop.turn()
     assert other.left == 0
-
-
-def test_calls_that_the_core_has_ended_are_forgotten() -> None:
-    loop, turns = made()
-    flood = Client(1000, calls=True)
-    turns.take(flood)
-    loop.turns()
-    loop.fire(LOST_S)
-    assert flood.passed == 2 * CALLS_AHEAD
-
-
-def test_calls_are_not_forgotten_while_the_server_begins_some() -> None:
-    loop, turns = made()
-    flood = Client(1000, calls=True)
-    turns.take(flood)
-    loop.turns()
-    turns.begun()
-    loop.fire(LOST_S)
-    assert flood.passed == CALLS_AHEAD + 1
 
 
 def test_lost_calls_are_forgotten_while_other_frames_pass() -> None:
