@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from app.access.entries import EntryError, make_key
 from app.access.keyring import Keyring
+from tests.unit.app.engine.harness import until
 
 FIRST, FIRST_LINE = make_key("first", ["predict"])
 SECOND, SECOND_LINE = make_key("second", ["predict"])
@@ -141,9 +142,7 @@ class TestChange:
         following = asyncio.create_task(rig.keyring.follow())
         for secret, line in ((SECOND, SECOND_LINE), (FIRST, FIRST_LINE)):
             rig.write(line)
-            async with asyncio.timeout(10):
-                while rig.keyring.find(secret.encode()) is None:
-                    await asyncio.sleep(0.01)
+            await until(lambda sought=secret: rig.keyring.find(sought.encode()) is not None)
         following.cancel()
 
     async def test_an_unforeseen_error_does_not_end_the_checks(
@@ -154,11 +153,10 @@ class TestChange:
             broken.setattr("app.access.keyring.read_named", lambda *_: 1 / 0)
             following = asyncio.create_task(rig.keyring.follow())
             rig.write(SECOND_LINE)
-            await asyncio.sleep(0.2)
+            await until(lambda: bool(logs))
+            await asyncio.sleep(0.05)  # several checks later
         assert [each["event"] for each in logs] == ["api_keys_not_read"]  # once
-        async with asyncio.timeout(10):
-            while rig.keyring.find(SECOND.encode()) is None:
-                await asyncio.sleep(0.01)
+        await until(lambda: rig.keyring.find(SECOND.encode()) is not None)
         following.cancel()
 
     def test_file_that_could_not_be_read_is_read_again_without_a_change(

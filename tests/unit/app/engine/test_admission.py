@@ -146,22 +146,6 @@ def test_arrears_of_a_model_are_limited() -> None:
     assert queue.used_s == 70.0
 
 
-async def test_later_deadlines_do_not_delay_urgent_requests() -> None:
-    async with rig(batch_s=TEN_MS, max_batch_size=1) as r:
-        running = await occupied(r, 0)
-        patient = [r.start(number, within=100.0) for number in range(1, 51)]  # half a second
-        await turns()
-        urgent = r.start(99, within=0.025)
-        await turns()
-        assert r.metric("torchlane_queue_depth_items") == 51
-        with pytest.raises(Overloaded):
-            await r.ask(98, within=0.025)
-        r.backend.gate.set()
-        assert values(await urgent) == [198]
-        assert r.backend.batches[1] == [99]
-        await asyncio.gather(running, *patient)
-
-
 async def test_cached_and_joined_items_are_never_rejected() -> None:
     async with rig(batch_s=TEN_MS, cache_bytes=10_000) as r:
         assert await r.ask(7) == [14]
@@ -194,16 +178,3 @@ async def test_short_deadlines_make_batches_small() -> None:
         r.backend.gate.set()
         await asyncio.gather(running, *tasks)
         assert r.backend.batches[5:] == [[1, 2, 3]]
-
-
-@pytest.mark.parametrize("limit", [3, 4])
-async def test_full_queue_gives_a_retry_time(limit: int) -> None:
-    async with rig(batch_s=TEN_MS, max_batch_size=2, queue_limit=limit) as r:
-        running = await occupied(r, 0)
-        waiting = [r.start(number) for number in range(1, limit + 1)]
-        await turns()
-        with pytest.raises(Overloaded, match="do not fit") as refused:
-            await r.ask(9)
-        assert refused.value.retry_after_s == pytest.approx(0.010 + 0.010 * limit)
-        r.backend.gate.set()
-        await asyncio.gather(running, *waiting)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 
+from app.engine.replica import Replica
 from app.engine.submission import Submission
+from app.errors import ReplicaError
 from app.types import Arrays
-from tests.unit.app.engine.harness import FAR, MODEL, Rig, item, rig, turns, until, values
+from tests.unit.app.engine.harness import FAR, MODEL, Rig, item, rig, turns, values
 
 QUICK = {1: 1e-6}  # what the engine has been told of its batches
 LONG_S = 60.0  # the loop stands still for whatever this machine takes for a batch of a fake
@@ -73,11 +75,19 @@ async def test_loop_blocks_for_one_batch_per_turn() -> None:
         assert values(submission.result()) == [2, 4, 6, 8, 10]
 
 
-async def test_second_replica_starts_while_the_first_hangs() -> None:
-    async with rig(scripts=(None, None), max_batch_size=1, block_s=0.02, batch_s=QUICK) as r:
-        r.backends[0].gate.clear()
-        submission = submit(r, 1, 2)
-        await until(lambda: r.backends[1].batches == [[2]])
-        assert r.replicas[0].busy
-        r.backends[0].gate.set()
-        assert values(await submission.answer()) == [2, 4]
+async def test_raising_listener_does_not_affect_a_blocking_loop() -> None:
+    told: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(str(context)))
+
+    def lost(_: Replica, fault: ReplicaError) -> None:
+        raise RuntimeError(f"no listener: {fault}")
+
+    def breaks(_: Arrays) -> None:
+        raise ReplicaError("broken")
+
+    async with rig(scripts=(breaks, None), block_s=LONG_S, batch_s=QUICK) as r:
+        r.engine.watch_faults(lost)
+        submission = submit(r, 1)
+        assert values(await submission.answer()) == [2]
+        assert "no listener: broken" in told[0]
+        assert len(told) == 1

@@ -11,6 +11,7 @@ from app.errors import (
     Abandoned,
     DeadlineExceeded,
     InvalidInput,
+    Overloaded,
     ShuttingDown,
 )
 from tests.unit.app.engine.harness import FAR, MODEL, Rig, item, rig, turns, until, values
@@ -108,3 +109,29 @@ async def test_drain_answers_an_expected_request() -> None:
         expecting.supply(1)
         assert values(await expecting.submission.answer()) == [2]
         assert await draining
+
+
+async def test_fully_cached_items_settle_immediately() -> None:
+    async with rig(cache_bytes=1000) as r:
+        await r.ask(1)
+        expecting, told = Expecting(r), []
+        expecting.submission.when_settled(
+            lambda: told.append(values(expecting.submission.result()))
+        )
+        expecting.supply(1)
+        assert told == [[2]]
+
+
+async def test_items_that_do_not_fit_are_all_rejected() -> None:
+    async with rig(queue_limit=2) as r:
+        r.backend.gate.clear()
+        running = r.start(1)
+        await until(lambda: bool(r.backend.batches))
+        waiting, expecting = r.start(2), Expecting(r)
+        await turns()
+        expecting.supply(3, 4)
+        with pytest.raises(Overloaded):
+            expecting.submission.result()
+        assert r.metric(OUTCOMES, outcome="overloaded") == 0  # as for a request that was rejected
+        r.backend.gate.set()
+        assert [values(await each) for each in (running, waiting)] == [[2], [4]]

@@ -134,16 +134,6 @@ async def test_idle_replicas_share_a_wave() -> None:
         assert sorted(r.backends[0].batches + r.backends[1].batches) == [[1, 2], [3, 4]]
 
 
-async def test_configured_wait_precedes_gathering() -> None:
-    async with gathering(BatchLimits(8, 1.0, GATHER_S)) as r:
-        submissions = await wave(r, 1, 2)
-        await turns()
-        assert r.backend.batches == []
-        r.clock.advance(1.0)
-        await check(submissions, 1, 2)
-        assert r.backend.batches == [[1, 2]]
-
-
 @pytest.mark.parametrize("turns_between", [1, 5])
 async def test_abandoned_wave_does_not_shorten_the_next(turns_between: int) -> None:
     async with gathering() as r:
@@ -171,3 +161,14 @@ async def test_idle_engine_does_not_poll() -> None:
         r.clock.now = counted  # type: ignore[method-assign]
         await turns(50)
         assert looks == 0
+
+
+async def test_arrivals_while_busy_form_one_batch() -> None:
+    async with gathering() as r:
+        r.backend.gate.clear()
+        busy = submit(r, 1)
+        await until(lambda: r.backend.batches == [[1]])
+        submissions = await wave(r, 2, 3, 4, turn_s=1.0)
+        r.backend.gate.set()
+        await check([busy, *submissions], 1, 2, 3, 4)
+        assert r.backend.batches == [[1], [2, 3, 4]]

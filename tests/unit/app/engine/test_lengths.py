@@ -141,3 +141,12 @@ async def test_admission_counts_lengths(length: int, accepted: int) -> None:
         for each in submissions:
             await each.settled()
         assert len(submissions) == accepted
+
+
+async def test_items_with_equal_prefixes_differ() -> None:
+    async with engine(FLAT, cache_bytes=1 << 20) as (made, _):
+        answers = [
+            await made.predict(MODEL, [each], FAR) for each in (item(1), item(1, 0), item(1))
+        ]
+    assert [len(answer.outcomes[0]["each"]) for answer in answers] == [1, 2, 1]  # type: ignore[index]
+    assert [answer.cache.hit for answer in answers] == [0, 0, 1]

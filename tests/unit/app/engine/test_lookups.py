@@ -12,8 +12,7 @@ from app.engine.batch_policy import BatchLimits
 from app.engine.queue import ModelLimits
 from app.engine.shared_tier import Found, NotFound
 from app.errors import Overloaded
-from app.types import Arrays
-from tests.unit.app.engine.harness import MODEL, Rig, rig, turns, until, values
+from tests.unit.app.engine.harness import MODEL, Rig, item, rig, turns, until, values
 from tests.unit.app.engine.tiers import ScriptedTier, key_of
 
 COSTS = {1: 0.01, 8: 0.08}  # 10 ms an item
@@ -190,15 +189,6 @@ async def test_invalid_lookup_result_is_computed_instead(
     assert r.metric(RESULTS, result=why) == 1
 
 
-async def test_failures_are_not_stored(tier: ScriptedTier) -> None:
-    def fails(_: Arrays) -> Arrays | None:
-        raise ValueError("no")
-
-    async with rig(tier=tier, batch_s=COSTS, cache_bytes=10_000, scripts=(fails,)) as r:
-        assert await r.ask(1) == ["backend_failed"]
-    assert tier.kept == []
-
-
 async def test_drain_waits_for_a_lookup(r: Rig, tier: ScriptedTier) -> None:
     tier.held = True
     asking = r.start(1)
@@ -214,3 +204,22 @@ async def test_drain_waits_for_a_lookup(r: Rig, tier: ScriptedTier) -> None:
 def _lookups(r: Rig) -> tuple[float, ...]:
     name = "torchlane_cache_lookups_total"
     return tuple(r.metric(name, result=each) for each in ("hit", "miss", "joined"))
+
+
+async def test_request_abandoned_in_its_turn_is_not_looked_up(r: Rig, tier: ScriptedTier) -> None:
+    submission = r.engine.submit(MODEL, [item(1)], r.clock.now() + 1)
+    submission.abandon()
+    await turns()
+    assert tier.asked == []
+    assert r.metric("torchlane_queue_depth_items") == 0
+    assert _lookups(r) == (0, 1, 0)
+
+
+async def test_lookups_count_in_predictions(r: Rig, tier: ScriptedTier) -> None:
+    tier.held = True
+    asking = r.start(1, 2, 3, within=0.036)
+    await turns()
+    with pytest.raises(Overloaded, match="3 items are queued"):  # 40 ms of work in all
+        await asyncio.wait_for(r.ask(4, within=0.037), 5)
+    tier.release()
+    await asking

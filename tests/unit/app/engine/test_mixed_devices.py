@@ -7,7 +7,7 @@ import random
 import pytest
 
 from app.engine.admission import RESERVE
-from app.engine.replica import ReplicaState
+from app.types import ModelId
 from tests.unit.app.engine.simulation import Seconds, SimulatedReplica, Simulation, simulation
 
 pytestmark = pytest.mark.slow
@@ -67,19 +67,6 @@ async def test_large_request_is_spread_evenly() -> None:
     await s.run(1)
     assert [[batch.items for batch in replica.ran] for replica in s.replicas] == [[16]] * 4
     check_right(s)
-
-
-@pytest.mark.parametrize(("speeds", "fails"), [(FOUR, 0), ((CPU, CPU, 4.0, 4.0), 3)])
-async def test_device_failure_loses_no_requests(speeds: tuple[float, ...], fails: int) -> None:
-    s = devices(*speeds)
-    for _ in range(1000):
-        s.ask("m")
-    await s.run(0.5001)
-    s.replicas[fails].broken = True
-    await s.run(10)
-    check_right(s)
-    states = [each.state for each in s.replicas]
-    assert states.count(ReplicaState.READY) == (3 if s.replicas[fails].ran else 4)
 
 
 @pytest.mark.parametrize("load", [0.5, 3.0])
@@ -203,3 +190,14 @@ async def test_a_slower_pool_is_used_while_the_fast_device_proves_a_version(
     await s.run(1.0)
     assert asked.answer == 2 * asked.number
     assert not s.replicas[0].ran
+
+
+async def test_late_pool_counts_with_its_own_measurement() -> None:
+    s = simulation({"m": per_item}, [("m",), ()], 8, speeds=(CPU, 4.0), unmeasured=[1])
+    late_one = s.replicas[1]
+    s.engine.measured(ModelId("m", 1), "fake#1", {0: {n: per_item(n) / 4 for n in (1, 2, 4, 8)}})
+    late_one.models = dict(s.replicas[0].models)
+    for _ in range(5):
+        s.ask("m")
+    await s.run(1)
+    assert [batch.items for batch in late_one.ran] == [5]

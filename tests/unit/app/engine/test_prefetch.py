@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Callable
 
@@ -32,10 +31,6 @@ def linear(items: int) -> float:
 
 class TestPolicy:
     """`decide_ahead`."""
-
-    def test_a_full_batch_is_prepared_at_once(self) -> None:
-        assert decide_ahead(8, 0.0, 1.0, Ahead(2, 0.1), LIMITS) == Decision(8)
-        assert decide_ahead(20, 0.0, 1.0, Ahead(2, 0.1), LIMITS) == Decision(8)
 
     def test_partial_batch_grows_while_the_device_is_busy(self) -> None:
         early = decide_ahead(3, 0.0, 1.0, Ahead(2, 0.1), LIMITS)
@@ -112,32 +107,6 @@ async def test_idle_replica_first_then_the_soonest_free() -> None:
     assert [len(short.ran), len(long.ran)] == [2, 1]
 
 
-async def test_prepared_batch_moves_when_its_device_breaks() -> None:
-    s = one(PREPARE_S, replicas=2)
-    for _ in range(60):
-        s.ask("m")
-    await s.run(0.1)
-    assert any(len(each.ran) > 1 for each in s.replicas)
-    s.replicas[0].broken = True
-    await s.run(5.0)
-    assert [each.answer for each in s.asked] == [2 * each.number for each in s.asked]
-
-
-async def test_admission_counts_prepared_batches() -> None:
-    s = one(PREPARE_S)
-    for _ in range(16):  # one batch runs, one is prepared: 160 ms
-        s.ask("m")
-    await s.run(0.001)
-    assert len(s.replicas[0].ran) == 2
-    late, soon = s.ask("m", within=0.12), s.ask("m", within=0.4)
-    assert late.retry_after_s is not None
-    assert soon.retry_after_s is None
-    await s.run(1.0)
-    assert soon.answer == 2 * soon.number
-    assert soon.done_at is not None
-    assert soon.done_at <= soon.at + 0.4
-
-
 @pytest.mark.parametrize("rare_s", [linear, lambda _: 0.001], ids=["per item", "per batch"])
 async def test_flood_delays_another_model_by_two_batches(
     rare_s: Callable[[int], float],
@@ -212,18 +181,6 @@ class TestReplicaThread:
             assert answers == ["backend_failed"] * 4
             assert not r.replicas[0].busy
 
-    async def test_other_calls_wait_for_both_batches(self) -> None:
-        async with rig(max_batch_size=2) as r:
-            r.backend.gate.clear()
-            tasks = [r.start(n) for n in range(4)]
-            await until(lambda: device(r).most_launched == 2)
-            call = asyncio.create_task(r.replicas[0].call(lambda: len(r.backend.batches)))
-            await turns()
-            assert not call.done()
-            r.backend.gate.set()
-            assert await call == 2
-            assert [values(await task) for task in tasks] == [[0], [2], [4], [6]]
-
     async def test_device_times_are_counted(self) -> None:
         async with rig() as r:
             await r.ask(1, 2)
@@ -239,3 +196,14 @@ def device(r: Rig) -> LaunchingFake:
     backend = r.backend
     assert isinstance(backend, LaunchingFake)
     return backend
+
+
+async def test_prepared_batch_moves_when_its_device_breaks() -> None:
+    s = one(PREPARE_S, replicas=2)
+    for _ in range(60):
+        s.ask("m")
+    await s.run(0.1)
+    assert any(len(each.ran) > 1 for each in s.replicas)
+    s.replicas[0].broken = True
+    await s.run(5.0)
+    assert [each.answer for each in s.asked] == [2 * each.number for each in s.asked]

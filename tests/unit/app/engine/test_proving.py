@@ -56,7 +56,7 @@ async def run(replica: Replica) -> int:
     """A batch of the model that serves; returns the thread that ran it."""
     done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     replica.start(OLD, lambda _: threading.get_native_id(), done.set_result, lambda _: -1)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         return await done
 
 

@@ -37,6 +37,6 @@ async def test_leaving_callers_do_not_affect_shared_items(
         (outcome,) = (await waits.answer()).outcomes
         assert isinstance(outcome, Mapping)
         assert outcome["value"].tolist() == [16.0]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await r.engine.retire(MODEL)  # nothing of it is left
             await turns()

@@ -41,18 +41,6 @@ async def test_two_flooded_models_share_two_replicas_by_time() -> None:
     assert s.used_s("flooded") == pytest.approx(s.used_s("other"), abs=1.0)
 
 
-async def test_model_with_one_replica_gets_it_despite_a_flood() -> None:
-    s = simulation({"flooded": per_batch(0.2), "other": per_batch(0.2)}, [BOTH, ("flooded",)], 4)
-    flood(s, "flooded", 2000)
-    await s.run(5)
-    assert s.used_s("flooded", 0) == pytest.approx(5)  # no other model wants it
-    flood(s, "other", 1000)
-    await s.run(10)
-    # each has the time of one device: the flood the one that has no other model
-    assert s.used_s("other") == pytest.approx(10, abs=0.5)
-    assert s.used_s("flooded", 1) == pytest.approx(15)
-
-
 async def test_model_is_admitted_by_its_own_replica() -> None:
     s = simulation({"flooded": per_batch(0.05), "other": per_batch(0.05)}, [BOTH, ("flooded",)], 1)
     for _ in range(10):

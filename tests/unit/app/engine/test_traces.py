@@ -106,3 +106,10 @@ async def test_expired_request_is_marked_queued(device: Device) -> None:
     await until(lambda: submission.is_settled)
     device.tracing.end(trace, 504, "deadline_exceeded")
     assert trace.left_queued
+
+
+async def test_items_without_a_batch_are_queued(device: Device) -> None:
+    many = await device.begin(1, 2, 3, 4, 5, 6)
+    await device.computes(1)
+    left = device.leave(*many)
+    assert (len(left.runs), left.left_queued) == (1, True)

@@ -12,6 +12,7 @@ import pytest
 import uvloop
 
 from app.processes.listener import Listener, SocketHandover
+from tests.unit.app.engine.harness import until
 
 WAITING = 100
 
@@ -121,8 +122,7 @@ def test_missing_descriptors_pause_the_listener(
             clients = connect(here, 2)
             await turns(10)
             assert Made.count == 0
-            await asyncio.sleep(0.2)
-            assert Made.count == 2
+            await until(lambda: Made.count == 2)
             close(clients)
 
     runner.run(scenario())
@@ -211,8 +211,7 @@ def test_callers_wait_in_the_kernel_without_descriptors(
             await asyncio.sleep(0.1)
             assert Made.count == 0
             full.clear()
-            await asyncio.sleep(0.1)
-            assert Made.count == 3
+            await until(lambda: Made.count == 3)
             close(clients)
 
     runner.run(scenario())
@@ -224,11 +223,11 @@ def test_connections_wait_in_the_channel_without_descriptors(
     async def scenario() -> None:
         async with handed_over() as parent:
             parent.hand_over(3)
-            await asyncio.sleep(0.1)
+            await until(lambda: bool(parent.told))
+            await asyncio.sleep(0.05)
             assert (Made.count, parent.told) == (0, [False])
             full.clear()
-            await asyncio.sleep(0.1)
-            assert (Made.count, parent.told) == (3, [False, True])
+            await until(lambda: (Made.count, parent.told) == (3, [False, True]))
             assert parent.lost == 0
 
     runner.run(scenario())
@@ -242,7 +241,7 @@ def test_order_behind_waiting_connections_is_found(
             parent.hand_over(3)
             parent.channel.send(b"d")
             parent.order = b"d"
-            await asyncio.sleep(0.1)
+            await until(lambda: bool(parent.orders))
             assert parent.orders[0] == b"d"
             assert Made.count == 0
         assert full

@@ -214,7 +214,7 @@ async def test_worker_writes_its_metrics_periodically(
     monkeypatch.setattr(shared_metrics, "WRITE_S", 0.01)
     one, other = make(0), make(1)
     count(other)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while b'torchlane_items_total{model="double",outcome="ok"' not in await one.scraped():
             await asyncio.sleep(0.01)
     assert Scraped(await one.scraped())("torchlane_items_total") == 6

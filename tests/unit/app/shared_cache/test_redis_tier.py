@@ -50,7 +50,7 @@ class Running:
     async def find(self, *keys: bytes) -> Sequence[Found]:
         answered: asyncio.Future[Sequence[Found]] = asyncio.get_running_loop().create_future()
         self.tier.find(keys, answered.set_result)
-        return await asyncio.wait_for(answered, 5)
+        return await asyncio.wait_for(answered, 30)
 
     def writes(self, result: str) -> float:
         self.metrics.close()

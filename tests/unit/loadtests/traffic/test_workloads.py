@@ -76,13 +76,12 @@ def problem(fake: FakeServer, call: LoadCall) -> str | None:
     return call.expected.problem(reply.status, reply.headers, reply.body)
 
 
-def problems(fake: FakeServer, calls: Draw, count: int = 100) -> list[str]:
+def problems(fake: FakeServer, calls: Draw, count: int = 25) -> list[str]:
     faults = (problem(fake, calls()) for _ in range(count))
     return [each for each in faults if each is not None]
 
 
 CAN: Mapping[str, set[str]] = {
-    "matrix": {"unique", "repeated", "batch", "binary", "npy", "mixed"},
     "labelled": {"unique", "repeated", "batch", "binary", "npy", "mixed"},
     "ranked": {"unique", "repeated", "batch", "binary", "npy", "mixed"},
     "pictures": set(WORKLOADS) - {"text"},
@@ -101,7 +100,7 @@ BY_FORM = {
 }
 
 
-ALL = [(model, name) for model in MODELS for name in WORKLOADS]
+ALL = [(model, name) for model in CAN for name in WORKLOADS]
 
 
 @pytest.mark.parametrize(("model", "name"), ALL)
@@ -122,9 +121,9 @@ def test_answer_of_another_request_is_detected(model: str, name: str) -> None:
     fake = fake_of(model)
     calls = calls_of(model, name)
     fake.lie = AnswersOfTheOneBefore()
-    faults = problems(fake, calls, 100)
-    # Every tenth; one of them may be of the same item as the one before it.
-    assert len(faults) >= 6
+    faults = problems(fake, calls, 60)
+    # Every tenth; some of them may be of the same item as the one before it.
+    assert len(faults) >= 3
     assert any("differs by about" in each for each in faults)
 
 
@@ -141,16 +140,16 @@ def test_wrong_batch_answers_are_detected(lie: Lie, words: str) -> None:
     fake = fake_of("matrix")
     calls = calls_of("matrix", "batch")
     fake.lie = lie
-    faults = problems(fake, calls, 20)
-    assert len(faults) >= 19  # a palindrome is not impossible
+    faults = problems(fake, calls, 10)
+    assert len(faults) >= 9  # a palindrome is not impossible
     assert words in faults[0]
 
 
 @pytest.mark.parametrize("model", ["matrix", "pictures", "ids", "texts", "pairs"])
 def test_unique_draws_never_repeat_across_seeds(model: str) -> None:
     bodies = [calls_of(model, "unique", seed) for seed in (1, 2, 3)]
-    seen = [draw().body for draw in bodies for _ in range(1000)]
-    assert len(set(seen)) == 3000
+    seen = [draw().body for draw in bodies for _ in range(300)]
+    assert len(set(seen)) == 900
 
 
 def test_popular_inputs_are_shared_and_follow_zipf() -> None:
