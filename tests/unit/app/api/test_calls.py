@@ -127,14 +127,6 @@ class TestRepeatedBodies:
         assert {content for _, _, content in answers} == {answers[0][2]}
         assert [found(each) for each in answers] == [b"miss"] + [b"hit"] * 4
 
-    async def test_body_with_failed_items_is_not_kept(self, service: Service) -> None:
-        codec = counting(service)
-        bad = b'{"inputs": [[1, 2], [500, 2]]}'  # failures are never cached
-        answers = [await answered(service, bad, BATCH) for _ in range(4)]
-        assert codec.read == 4
-        assert service.memo.used_bytes == 0
-        assert all(b"backend_failed" in content for _, _, content in answers)
-
     async def test_answer_is_kept_per_media_type(self, service: Service) -> None:
         codec = counting(service)
         wanted = np.array([2, 4], "<f4").tobytes()

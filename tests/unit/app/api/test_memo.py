@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
 from app.api.memo import ONCE, UNUSED, AnswerMemo, Remembered
 from app.types import ModelId
 
@@ -21,24 +19,13 @@ def noticed(memo: AnswerMemo, body: bytes = BODY) -> bytes | None:
     return memo.digest(MODEL, IDENTITY, "", body) if memo.has_come_before(body) else None
 
 
-@pytest.mark.parametrize(("entries", "keys", "content"), [(50_000, 1, 150), (5_000, 64, 6000)])
-def test_process_memory_grows_as_counted(entries: int, keys: int, content: int) -> None:
+def test_process_memory_grows_as_counted() -> None:
     command = [sys.executable, "-m", "tests.unit.app.api.memo_growth"]
-    arguments = [str(entries), str(keys), str(content)]
-    done = subprocess.run(command + arguments, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [*command, "3000", "64", "2000"], capture_output=True, text=True, check=True
+    )
     growth, counted = (int(number) for number in done.stdout.split())
     assert 1 / 1.5 < growth / counted < 1.5
-
-
-def test_repeated_body_is_noticed() -> None:
-    memo = AnswerMemo(10_000)
-    assert noticed(memo) is None
-    first = noticed(memo)
-    assert first is not None
-    assert noticed(memo) == first
-    assert memo.get(first) is None
-    memo.put(first, ANSWER)
-    assert memo.get(first) == ANSWER
 
 
 def test_repeat_is_found_after_many_unique_bodies() -> None:

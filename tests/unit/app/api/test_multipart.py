@@ -35,10 +35,6 @@ def test_a_header_that_a_part_repeats_is_refused() -> None:
     assert "has the header 'content-type' more than once" in rejected(twice)
 
 
-def test_form_written_by_curl() -> None:
-    assert read(CURLS) == [("image/png", b"DATA")]
-
-
 @pytest.mark.parametrize(
     ("body", "media_type"),
     [

@@ -137,21 +137,19 @@ async def test_closing_waits_for_threads_within_a_timeout() -> None:
     assert work.results == ["done"]
 
 
-def test_closed_loop_gets_no_result() -> None:
-    work = Work()
-    pool = OffloadPool(1, 3, 100)
-
-    async def begin() -> None:
-        pool.start(work, 10, work.results.append)
-        while not work.begun.is_set():
-            await asyncio.sleep(0.001)
-
-    asyncio.run(begin())
-    work.gate.set()
-    assert asyncio.run(pool.close(5))
-    assert work.results == []
-
-
 @pytest.mark.parametrize(("cores", "most"), [(1, 32), (2, 32), (4, 64), (64, 128)])
 def test_a_pool_grows_with_the_cores(cores: int, most: int) -> None:
     assert pool_of(cores, 100).max_tasks == most
+
+
+async def test_thread_continues_after_an_error(pool: OffloadPool) -> None:
+    results: list[object] = []
+
+    def fail() -> str:
+        raise RecursionError("too deep")
+
+    pool.start(fail, 10, results.append)
+    pool.start(lambda: "next", 10, results.append)
+    await until(lambda: len(results) == 2)
+    assert "RecursionError" in str(results[0])
+    assert results[1] == "next"

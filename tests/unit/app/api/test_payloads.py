@@ -51,17 +51,8 @@ def test_a_body_may_be_as_long_as_the_limit() -> None:
 
 
 class TestReadItems:
-    def test_one(self) -> None:
-        assert read({"input": [1, 2]}) == [[1, 2]]
-
     def test_many_in_order(self) -> None:
         assert read({"inputs": [[1, 2], [3, 4], [1, 2]]}, many=True) == [[1, 2], [3, 4], [1, 2]]
-
-    @pytest.mark.parametrize(
-        "content_type", ["", JSON, "Application/JSON", "application/json; charset=utf-8"]
-    )
-    def test_json_by_any_of_its_names(self, content_type: str) -> None:
-        assert read({"input": [1, 2]}, content_type) == [[1, 2]]
 
     @pytest.mark.parametrize(
         ("content_type", "usual"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import orjson
 import pytest
 from PIL import Image
 
@@ -52,11 +51,6 @@ class TestUndeclaredType:
     def test_a_picture(self, content_type: str, body: bytes, many: bool) -> None:
         (got,) = read(PICTURES, content_type, body, many=many)
         np.testing.assert_array_equal(got, preprocess(body, HOW))
-
-    def test_an_npy_file(self, content_type: str) -> None:
-        np.testing.assert_array_equal(read(NUMBERS, content_type, npy(PAIR)), [PAIR])
-        rows = np.stack([PAIR, PAIR + 1])
-        np.testing.assert_array_equal(read(NUMBERS, content_type, npy(rows), many=True), rows)
 
     @pytest.mark.parametrize("blanks", [b"", b" \r\n\t"])
     def test_json(self, content_type: str, blanks: bytes) -> None:
@@ -169,9 +163,3 @@ class TestForms:
     def test_content_encoding_of_a_part_is_ignored(self) -> None:
         zipped = part(b"\x1f\x8b\x08", Content_Encoding="gzip", Content_Type="image/png")
         assert "neither a PNG, a JPEG" in rejected(InvalidInput, PICTURES, FORM, form(zipped))
-
-
-def test_declared_json_is_never_read_as_a_file() -> None:
-    body = orjson.dumps({"input": [1, 2]})
-    np.testing.assert_array_equal(read(NUMBERS, "application/json", body), [PAIR])
-    assert "not JSON" in rejected(InvalidInput, PICTURES, "application/json", PNG)

@@ -7,7 +7,6 @@ import math
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,6 @@ from app.backends.forward import FormBackend
 from app.backends.golden import Golden
 from app.backends.graphs import Graph, Graphs
 from app.backends.lane import Lane
-from app.errors import OutOfMemory
 from app.registry.repository import Artifact, Repository
 from app.types import Arrays, Device, ModelId
 from models.forms import compute_in_float32
@@ -213,42 +211,6 @@ def test_replicas_on_one_gpu_capture_and_run_in_parallel(
     assert len(replays) >= 400
 
 
-def in_another_thread(work: Callable[[], None]) -> None:
-    """What it raises is raised here."""
-    raised: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    for each in raised:
-        raise each
-
-
-class Outer(nn.Module):
-    """x [n, 2] -> y [n, 2], by way of as many numbers as n is large, cubed and more."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        large = torch.zeros(x.shape[0] ** 3 * 1_000_000, device=x.device)
-        return x + large[0]
-
-
-def test_smaller_batches_fit_after_out_of_memory(tmp_path: Path) -> None:
-    write_artifact(tmp_path, "outer", module=Outer())
-    backend = backend_of(Repository(tmp_path).open(ModelId("outer", 1)))
-    backend.load()
-    for _ in range(3):
-        with pytest.raises(OutOfMemory):
-            backend.run({"x": np.ones((200, 2), np.float32)})  # 32 TB
-        np.testing.assert_array_equal(backend.run({"x": np.ones((2, 2), np.float32)})["y"], 1)
-    backend.close()
-
-
 @pytest.mark.parametrize("name", ["digits", "double"])  # `double` cannot be captured
 def test_reloads_leak_no_memory(repository: Path, tmp_path: Path, name: str) -> None:
     if name == "double":
@@ -273,24 +235,6 @@ def test_reloads_leak_no_memory(repository: Path, tmp_path: Path, name: str) -> 
         reserved.append(torch.cuda.memory_reserved())
     assert used[-1] <= used[3]
     assert reserved[-1] <= reserved[3]
-
-
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
-def test_only_the_selected_gpu_is_used(digits: Artifact) -> None:
-    def work() -> None:
-        before = torch.cuda.memory_allocated(0)
-        backend = backend_of(digits, Device("cuda", 1))
-        backend.load()
-        backend.warm_up([images(size) for size in (1, 8)])
-        got = backend.run(images(8))["scores"].copy()
-        assert torch.cuda.current_device() == 1
-        assert torch.cuda.memory_allocated(0) == before
-        backend.close()
-        first = backend_of(digits)
-        first.load()
-        np.testing.assert_allclose(first.run(images(8))["scores"], got, rtol=1e-3, atol=1e-4)
-
-    in_another_thread(work)
 
 
 async def test_application_answers_correctly_on_the_gpu(tmp_path: Path) -> None:

@@ -176,26 +176,6 @@ class TestStoredSteps:
     def test_steps_apply_where_they_were_measured(self, largest: int, version: str) -> None:
         assert self.ask(torch_version=version, largest=largest) == (self.wanted, "")
 
-    @pytest.mark.parametrize(
-        ("here", "says"),
-        [
-            (XEON.model_copy(update={"name": "B"}), "A Xeon (x86_64), 3 threads; here is B, 3 thr"),
-            (XEON.model_copy(update={"threads": 1}), "3 threads; here is A Xeon (x86_64), 1 thr"),
-        ],
-    )
-    def test_not_used_on_another_processor(self, here: Processor, says: str) -> None:
-        found, why = self.ask(here=here)
-        assert found is None
-        assert "it was measured on" in why
-        assert says in why
-
-    def test_not_used_with_another_torch(self) -> None:
-        why = "it was measured with torch 2.13.0+cpu; here is 2.14.0+cpu"
-        assert self.ask(torch_version="2.14.0+cpu") == (None, why)
-
-    def test_not_used_for_larger_batches(self) -> None:
-        assert self.ask(largest=65) == (None, "it ends at batches of 64; here they reach 65")
-
     def test_not_used_for_a_pinned_variant(self) -> None:
         pinned = select(manifest(), Preference("script"))
         assert self.ask(selection=pinned) == (None, "variant 'script' is pinned")

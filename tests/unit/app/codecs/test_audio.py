@@ -119,11 +119,6 @@ def test_a_missing_package_names_its_extra(package: str, monkeypatch: pytest.Mon
         AudioCodec(make_manifest([SOUND], codec=HOW))
 
 
-def test_a_manifest_of_another_kind_is_a_bug() -> None:
-    with pytest.raises(TypeError, match="bug"):
-        AudioCodec(make_manifest())
-
-
 @pytest.mark.parametrize(
     "inputs",
     [

@@ -150,13 +150,6 @@ def test_index_in_arrays_of_several_items_must_be_less_than_their_size() -> None
     assert len(codec.decode_arrays(arrays)) == 2
 
 
-def test_range_ends_at_a_number_or_at_a_size_that_exists() -> None:
-    with pytest.raises(ValidationError, match="ends at 9 or at the size 'n', not at both"):
-        TensorSpec(name="x", dtype="int64", shape=(-1,), maximum=9, below="n")
-    with pytest.raises(ValidationError, match="size 'n', but no free size has this"):
-        make_manifest([EDGES])
-
-
 TIME = Dimension(name="t", least=1, most=4, mask="mask")
 SOUND = TensorSpec(name="x", dtype="float32", shape=(-1, -1), dimensions=(TIME,))
 DATA = TensorSpec(name="mask", dtype="bool", shape=(-1, -1), dimensions=(TIME,))
@@ -174,3 +167,10 @@ def test_item_without_data_is_rejected(many: bool) -> None:
     with pytest.raises(InvalidInput, match=r"^inputs\[1\]: 'mask': expected 1 in at least one"):
         codec.decode_arrays({"x": np.ones((2, 2), np.float32), "mask": masks})
     assert len(codec.decode_arrays({"x": np.ones((1, 2), np.float32), "mask": masks[:1]})) == 1
+
+
+def test_range_ends_at_a_number_or_at_a_size_that_exists() -> None:
+    with pytest.raises(ValidationError, match="ends at 9 or at the size 'n', not at both"):
+        TensorSpec(name="x", dtype="int64", shape=(-1,), maximum=9, below="n")
+    with pytest.raises(ValidationError, match="size 'n', but no free size has this"):
+        make_manifest([EDGES])

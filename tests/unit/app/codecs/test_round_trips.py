@@ -50,12 +50,6 @@ def read(codec: TensorCodec, media_type: str, body: bytes, *, many: bool) -> lis
     return arrays
 
 
-def npy(array: Array) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, array)
-    return buffer.getvalue()
-
-
 def same(got: list[Array], wanted: Array) -> None:
     """To the last bit: -0.0 is another number than 0.0."""
     assert [(a.dtype, a.shape, a.tobytes()) for a in got] == [
@@ -76,19 +70,6 @@ def test_every_encoding_gives_the_same_item(stacked: Array, by_name: bool) -> No
     for written in (nested, flat):
         same(read(codec, "application/json", body(inputs=written), many=True), stacked)
         same(read(codec, "application/json", body(input=written[0]), many=False), stacked[:1])
-
-
-@settings(deadline=None)
-@given(stacks(), st.booleans(), st.booleans())
-def test_npy_layouts_give_the_same_item(stacked: Array, free: bool, swapped: bool) -> None:
-    codec = codec_of(stacked, free=free)
-    written = stacked.astype(stacked.dtype.newbyteorder(">")) if swapped else stacked
-    for layout in (written, np.asfortranarray(written)):
-        same(read(codec, NPY, npy(layout), many=True), stacked)
-        same(read(codec, NPY, npy(layout[0]), many=False), stacked[:1])
-    if free:
-        nested = body(inputs=stacked.tolist())
-        same(read(codec, "application/json", nested, many=True), stacked)
 
 
 @settings(deadline=None)

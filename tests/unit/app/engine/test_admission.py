@@ -44,18 +44,6 @@ async def test_idle_replica_accepts_despite_the_prediction() -> None:
         assert await r.ask(1, within=0.1) == [2]
 
 
-async def test_wrong_forecast_is_corrected() -> None:
-    async with rig(batch_s={1: 1000.0}) as r:
-        for number in range(30):
-            assert await r.ask(number, within=0.1) == [2 * number]
-        running = await occupied(r, 0)
-        accepted = r.start(1, within=0.1)
-        await turns()
-        r.backend.gate.set()
-        assert values(await accepted) == [2]
-        await running
-
-
 async def test_read_lag_reduces_the_remaining_time() -> None:
     async with rig(batch_s=TEN_MS) as r:
         running = await occupied(r, 0)
@@ -102,30 +90,6 @@ async def test_urgent_request_does_not_join_patient_ones() -> None:
         assert len(r.backend.batches) == 3
 
 
-async def test_predicted_wait_is_a_metric() -> None:
-    async with rig(scripts=(None, None), batch_s=TEN_MS, max_batch_size=1) as r:
-
-        def wait_s() -> float:
-            return round(r.metric("torchlane_predicted_wait_seconds"), 6)
-
-        assert wait_s() == 0
-        r.backends[0].gate.clear()
-        first = r.start(0)
-        await until(lambda: len(r.backends[0].batches) == 1)
-        assert wait_s() == 0  # the other one is idle
-        r.backends[1].gate.clear()
-        second = r.start(1)
-        await until(lambda: len(r.backends[1].batches) == 1)
-        assert wait_s() == 0.010
-        waiting = [r.start(number) for number in range(2, 8)]  # three for each
-        await turns()
-        assert wait_s() == 0.040
-        for backend in r.backends:
-            backend.gate.set()
-        await asyncio.gather(first, second, *waiting)
-        assert wait_s() == 0
-
-
 def test_arrears_of_a_model_are_limited() -> None:
     """Such as a model whose other replicas were being rebuilt while it was flooded."""
     tickets = TicketQueue(100, 10**9)
@@ -160,21 +124,3 @@ async def test_cached_and_joined_items_are_never_rejected() -> None:
         r.backend.gate.set()
         assert values(await joined) == [2]
         await asyncio.gather(running, *waiting)
-
-
-async def test_short_deadlines_make_batches_small() -> None:
-    async with rig(batch_s=TEN_MS, max_batch_size=8) as r:
-        running = await occupied(r, 0)
-        tasks = [r.start(number, within=0.1) for number in (1, 2, 3)]
-        await turns()
-        r.backend.gate.set()
-        await asyncio.gather(running, *tasks)
-        assert r.backend.batches == [[0], [1], [2], [3]]
-        r.backend.gate.clear()
-        running = r.start(0)
-        await until(lambda: len(r.backend.batches) == 5)
-        tasks = [r.start(number) for number in (1, 2, 3)]  # time enough
-        await turns()
-        r.backend.gate.set()
-        await asyncio.gather(running, *tasks)
-        assert r.backend.batches[5:] == [[1, 2, 3]]

@@ -33,32 +33,6 @@ def test_decide(
     assert decide(waiting, oldest_s, free, limits) == wanted
 
 
-SECONDS = st.floats(0, 10)
-
-
-@given(
-    waiting=st.integers(0, 100),
-    oldest_s=SECONDS,
-    free=st.integers(0, 8),
-    limits=st.builds(BatchLimits, st.integers(1, 64), SECONDS, SECONDS),
-)
-def test_every_decision_is_valid(
-    waiting: int, oldest_s: float, free: int, limits: BatchLimits
-) -> None:
-    made = decide(waiting, oldest_s, free, limits)
-    assert 0 <= made.size <= min(waiting, limits.max_batch_size)
-    if waiting == 0 or free == 0:
-        assert made == Decision(0)
-    elif made.size == 0:  # work and a replica: only a wait that was configured holds it back
-        assert made.again_in_s is not None
-        assert 0 <= made.again_in_s <= limits.batch_wait_s
-        assert waiting < limits.max_batch_size
-        assert oldest_s < limits.batch_wait_s
-    else:
-        assert made.again_in_s is None
-        assert made.size * free >= min(waiting, limits.max_batch_size)
-
-
 @given(st.integers(1, 200), st.integers(1, 8), st.integers(1, 64))
 def test_idle_replicas_share_the_queue_evenly(waiting: int, free: int, most: int) -> None:
     left, sizes = waiting, []

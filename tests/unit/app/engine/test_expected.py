@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from app.engine.submission import Submission
@@ -12,7 +10,6 @@ from app.errors import (
     DeadlineExceeded,
     InvalidInput,
     Overloaded,
-    ShuttingDown,
 )
 from tests.unit.app.engine.harness import FAR, MODEL, Rig, item, rig, turns, until, values
 
@@ -96,19 +93,6 @@ async def test_decoding_error_is_the_answer(error: Exception) -> None:
         expecting.submission.fail(error)
         with pytest.raises(type(error)):
             await expecting.submission.answer()
-
-
-async def test_drain_answers_an_expected_request() -> None:
-    async with rig() as r:
-        expecting = Expecting(r)
-        draining = asyncio.create_task(r.engine.drain(10))
-        await turns()
-        with pytest.raises(ShuttingDown):
-            Expecting(r)
-        assert not draining.done()
-        expecting.supply(1)
-        assert values(await expecting.submission.answer()) == [2]
-        assert await draining
 
 
 async def test_fully_cached_items_settle_immediately() -> None:

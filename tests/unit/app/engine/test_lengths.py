@@ -110,13 +110,6 @@ async def test_expensive_padding_separates_the_batches() -> None:
         assert sorted(backend.batches[1:]) == [[1, 3], [2, 4]]
 
 
-async def test_padded_bad_item_fails_alone() -> None:
-    async with engine(FLAT) as (made, backend):
-        first, bad, last = await wave(made, backend, item(1, 2), item(BAD), item(3))
-    assert [type(first), type(last)] == [dict, dict]
-    assert "failed on this item" in str(bad)
-
-
 async def test_non_finite_padding_is_ignored() -> None:
     async with engine(FLAT) as (made, backend):
         good, bad = await wave(made, backend, item(1, 2), item(np.nan))

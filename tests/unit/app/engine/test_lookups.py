@@ -189,18 +189,6 @@ async def test_invalid_lookup_result_is_computed_instead(
     assert r.metric(RESULTS, result=why) == 1
 
 
-async def test_drain_waits_for_a_lookup(r: Rig, tier: ScriptedTier) -> None:
-    tier.held = True
-    asking = r.start(1)
-    await turns()
-    draining = asyncio.create_task(r.engine.drain(10))
-    await turns()
-    assert not draining.done()
-    r.clock.advance(tier.budget_s)
-    assert values(await asking) == [2]
-    assert await draining
-
-
 def _lookups(r: Rig) -> tuple[float, ...]:
     name = "torchlane_cache_lookups_total"
     return tuple(r.metric(name, result=each) for each in ("hit", "miss", "joined"))

@@ -60,15 +60,6 @@ async def test_stream_starves_no_request_and_keeps_its_order() -> None:
     assert [batch.began for batch in ran] == sorted(batch.began for batch in ran)
 
 
-async def test_large_request_is_spread_evenly() -> None:
-    s = devices(*FOUR, size=64)
-    for _ in range(64):
-        s.ask("m")
-    await s.run(1)
-    assert [[batch.items for batch in replica.ran] for replica in s.replicas] == [[16]] * 4
-    check_right(s)
-
-
 @pytest.mark.parametrize("load", [0.5, 3.0])
 @pytest.mark.parametrize(("of_batch", "speeds"), [(per_item, FOUR), (launched, (4.0, CPU))])
 async def test_accepted_requests_finish_in_time(
@@ -147,21 +138,6 @@ async def test_slow_pool_takes_over_from_a_hanging_one() -> None:
     assert waits.done_at is not None
     assert not waits.expired
     assert waits.done_at - waits.at < 1.1
-
-
-async def test_admission_ignores_a_hanging_device() -> None:
-    s = devices(2.0, CPU)
-    s.replicas[0].around_s = 1000.0
-    s.ask("m")
-    await s.run(2.0)  # it is overdue
-    start = s.clock.now()
-    for number in range(300):
-        s.ask_at(start + 0.001 * number, "m", 0.1)
-    await s.run(4.0)
-    asked = [each for each in s.asked if each.at >= start]
-    accepted = [each for each in asked if each.retry_after_s is None]
-    assert sum(each.expired for each in accepted) <= 1
-    assert 30 <= len(accepted) <= 50  # what the other one can do in 0.4 s
 
 
 @pytest.mark.parametrize("load", [0.8, 3.0])

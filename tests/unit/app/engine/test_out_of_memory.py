@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from app.engine.batch_cost import GROW_AFTER_S
 from app.errors import OutOfMemory
 from app.types import Arrays
-from tests.unit.app.engine.harness import Rig, rig, turns, values
+from tests.unit.app.engine.harness import Rig, rig, turns
 
 
 class Memory:
@@ -66,14 +64,3 @@ async def test_larger_batches_are_tried_again_later() -> None:
             base = 100 * expected[0]
             await r.ask(*range(base, base + 8))
             assert sizes(r) == expected
-
-
-@pytest.mark.parametrize(("fails_at", "most"), [(8, 4), (7, 4), (5, 4), (4, 2), (2, 1)])
-async def test_the_next_smaller_bucket_is_the_limit(fails_at: int, most: int) -> None:
-    async with rig(scripts=[Memory(room=fails_at - 1)], max_batch_size=8) as r:
-        answer = await r.start(*range(fails_at))
-        if fails_at > 1:
-            assert values(answer) == [2 * n for n in range(fails_at)]
-        sizes(r)
-        await r.ask(*range(50, 58))
-        assert max(sizes(r), default=1) <= most

@@ -181,15 +181,6 @@ class TestReplicaThread:
             assert answers == ["backend_failed"] * 4
             assert not r.replicas[0].busy
 
-    async def test_device_times_are_counted(self) -> None:
-        async with rig() as r:
-            await r.ask(1, 2)
-            labels = {"replica": "fake#0", "device": "cpu"}
-            read = r.metrics.registry.get_sample_value
-            name = "torchlane_replica_device_seconds_total"
-            taken = [read(name, {**labels, "stage": s}) for s in ("copy_in", "compute", "copy_out")]
-            assert taken == pytest.approx([0.001, 0.002, 0.003])
-
 
 def device(r: Rig) -> LaunchingFake:
     """The first backend."""

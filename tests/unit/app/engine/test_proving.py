@@ -77,14 +77,6 @@ async def test_batches_run_during_a_proof(replica: Replica, proof: Proof) -> Non
     assert replica.proving is None
 
 
-async def test_check_runs_in_the_replicas_thread(replica: Replica) -> None:
-    checked: list[int] = []
-    await replica.install(
-        NEW, FakeBackend, check=lambda _, __: checked.append(threading.get_native_id())
-    )
-    assert checked == [await run(replica)]
-
-
 async def test_failed_check_prevents_the_installation(replica: Replica) -> None:
     backend = FakeBackend()
 

@@ -62,13 +62,3 @@ async def test_rejection_repeats_with_the_true_time() -> None:
             await r.ask(12, within=0.0644)
         assert refused.value.retry_after_s == pytest.approx(0.0585)
         r.backend.gate.set()
-
-
-async def test_later_request_is_not_rejected() -> None:
-    async with rig(batch_s=TEN_MS, max_batch_size=8) as r:
-        await full(r)
-        with pytest.raises(Overloaded):
-            await r.ask(6, within=0.065)
-        r.backend.gate.set()
-        await until(lambda: r.metric("torchlane_items_computed_total") == 6)
-        assert await r.ask(6, within=0.065) == [12]  # at the very same moment

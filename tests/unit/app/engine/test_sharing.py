@@ -32,15 +32,6 @@ async def test_flood_on_two_replicas_delays_by_one_batch() -> None:
     assert s.used_s("flooded") > 31.9  # what the other does not need is not lost
 
 
-async def test_two_flooded_models_share_two_replicas_by_time() -> None:
-    s = simulation({"flooded": per_batch(0.4), "other": per_batch(0.1)}, [BOTH, BOTH])
-    flood(s, "flooded", 1000)
-    flood(s, "other", 3000)
-    await s.run(20)
-    assert s.used_s("flooded") + s.used_s("other") == pytest.approx(40)
-    assert s.used_s("flooded") == pytest.approx(s.used_s("other"), abs=1.0)
-
-
 async def test_model_is_admitted_by_its_own_replica() -> None:
     s = simulation({"flooded": per_batch(0.05), "other": per_batch(0.05)}, [BOTH, ("flooded",)], 1)
     for _ in range(10):

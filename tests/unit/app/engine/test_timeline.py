@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
-from hypothesis import strategies as st
 
 from app.engine.batch_cost import BatchCost
 from app.engine.batch_policy import BatchLimits
@@ -13,7 +10,7 @@ from app.engine.clock import ManualClock
 from app.engine.pool import OVERDUE_S, Batch
 from app.engine.queue import Load, ModelQueue, Ticket, TicketQueue
 from app.engine.replica import Replica
-from app.engine.timeline import MARGIN, Timeline, Work, completion_s, meets, own_share_s
+from app.engine.timeline import Timeline, Work, completion_s, own_share_s
 from app.metrics import Metrics
 from app.types import Device, ModelId, Serving
 from tests.unit.app.engine.harness import CONTRACT, item
@@ -128,23 +125,6 @@ def work(batches: int, *free_s: float, batch_s: float = 0.010, off: float = 0.0)
     return Work(free, [0.0] * len(free), batches, batch_s, off)
 
 
-DRAWN = st.builds(
-    lambda batches, free, batch_s: work(batches, *free, batch_s=batch_s),
-    st.integers(1, 20),
-    st.lists(st.floats(0, 2.0), min_size=1, max_size=5),
-    st.floats(0.001, 1.0),
-)
-
-
-def within_s(*works: Work) -> float:
-    """The shortest time within which they meet it."""
-    low_s, high_s = 0.0, 100.0
-    while high_s - low_s > 1e-6:
-        middle_s = (low_s + high_s) / 2
-        low_s, high_s = (low_s, middle_s) if meets(works, middle_s) else (middle_s, high_s)
-    return high_s
-
-
 @pytest.mark.parametrize(
     ("works", "seconds"),
     [
@@ -163,13 +143,6 @@ def within_s(*works: Work) -> float:
 )
 def test_completion_time(works: list[Work], seconds: float) -> None:
     assert completion_s(works) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize("batches", [1, 9, 16, 25])
-def test_margin_combines_batch_and_mean_errors(batches: int) -> None:
-    margin_s = within_s(work(batches, off=0.1)) - batches * 0.010
-    one_s = MARGIN * 0.1 * 0.010
-    assert margin_s == pytest.approx(one_s * math.sqrt(batches + batches**2 / 19), rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -70,13 +70,6 @@ async def device(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Device]:
         opened.backend.script = None
 
 
-async def test_prepared_items_are_queued_until_execution(device: Device) -> None:
-    await device.begin(1, 2)
-    await device.computes(1)
-    left = device.leave(*await device.begin(3, 4))
-    assert (len(left.batches), left.runs, left.left_queued) == (1, [], True)
-
-
 async def test_prepared_batch_begins_when_the_previous_ends(device: Device) -> None:
     before, _ = await device.begin(1, 2)
     await device.computes(1)

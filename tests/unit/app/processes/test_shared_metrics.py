@@ -180,17 +180,6 @@ async def test_series_match_those_of_one_process(
     assert several.series() == Scraped(await alone.scraped()).series()
 
 
-async def test_every_metric_is_declared_before_anything_is_counted(
-    make: Callable[[int], SharedMetrics],
-) -> None:
-    worker = make(0)
-    text = (await worker.scraped()).decode()
-    declared = {line for line in text.splitlines() if line.startswith("#")}
-    alone = (await Metrics().scraped()).decode()
-    assert declared == {line for line in alone.splitlines() if line.startswith("#")}
-    worker.close()
-
-
 async def test_process_metrics_cover_parent_and_workers(
     files: Sequence[SharedFile], make: Callable[[int], SharedMetrics]
 ) -> None:

@@ -53,26 +53,6 @@ def test_model_metadata_lists_shapes_and_versions() -> None:
     }
 
 
-def test_the_configuration_has_no_batch_axis() -> None:
-    manifest = make_manifest([spec("a", "uint8", (-1, -1, 3))], [spec("y", "float64", (-1, 2))])
-    loaded = published(manifest, 2, 1)
-    config = model_config(loaded.resolve("tiny", 1), loaded, ())
-    assert config["input"] == [
-        {
-            "name": "a",
-            "data_type": "TYPE_UINT8",
-            "format": "FORMAT_NONE",
-            "dims": [-1, 3],
-            "is_shape_tensor": False,
-            "optional": False,
-        }
-    ]
-    assert config["output"] == [
-        {"name": "y", "data_type": "TYPE_FP64", "dims": [2], "is_shape_tensor": False}
-    ]
-    assert config["version_policy"] == {"specific": {"versions": [1, 2]}}
-
-
 @pytest.mark.parametrize(
     ("formats", "names"),
     [

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
-from app.api.page.snapshot import Change, Series, quantile, read, snapshot
+from app.api.page.snapshot import Change, quantile, read, snapshot
 from app.metrics import Metrics
 from app.metrics.gauges import ModelGauges
 from app.types import CacheCounts, ModelId
@@ -123,13 +123,6 @@ async def test_replica_reports_its_busy_share() -> None:
     assert two["state"] is None  # another process has it
 
 
-def test_reset_counter_has_no_negative_rate() -> None:
-    empty = read(CollectorRegistry())
-    before: Series = {**empty, "requests_total": {("ok",): 900.0, ("overloaded",): 1.0}}
-    now: Series = {**empty, "requests_total": {("ok",): 20.0, ("overloaded",): 3.0}}
-    assert Change(before, now, 1.0).rates("requests_total") == {("ok",): 0.0, ("overloaded",): 2.0}
-
-
 @pytest.mark.parametrize(
     ("counts", "share", "wanted"),
     [
@@ -147,3 +140,26 @@ def test_quantiles_are_interpolated(
 ) -> None:
     found = quantile(share, {(bound,): count for bound, count in counts.items()})
     assert found == (None if wanted is None else pytest.approx(wanted))
+
+
+async def test_a_retired_model_is_left_out() -> None:
+    metrics = Metrics()
+    for model in (DIGITS, ModelId("other", 1)):
+        served(metrics, model)
+        metrics.model(model).outcome("ok")
+    metrics.remove_model(DIGITS)
+    found = await between(metrics, lambda: None, 1.0)
+    assert [(each["name"], each["version"]) for each in found["models"]] == [("other", 1)]
+
+
+async def test_failed_device_reading_is_null() -> None:
+    metrics = Metrics()
+    metrics.device("cuda:0", {"memory_bytes": lambda: 8e9, "temperature_celsius": lambda: math.nan})
+    (device,) = (await between(metrics, lambda: None, 1.0))["devices"]
+    assert device == {
+        "name": "cuda:0",
+        "memory_used_bytes": None,
+        "memory_bytes": 8e9,
+        "temperature_celsius": None,
+        "utilization_ratio": None,
+    }

@@ -12,6 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.api.transport.exchange import Exchange
+from app.errors import InvalidInput
 from app.metrics import Metrics
 from tests.artifacts import write_artifact
 from tests.integration.listening import listening
@@ -111,6 +112,24 @@ class TestInternalErrors:
             mate.send(ask_for(9))
             await answered(mate, 9)
             assert await server.metric(OPEN) == 0
+
+    async def test_an_error_that_cannot_be_encoded(self, models: Path) -> None:
+        def reject(*_: object, **__: object) -> None:
+            details: Any = [{"index": object()}]
+            raise InvalidInput("no", details)
+
+        async with listening(models) as server:
+            codec: Any = server.service.loaded.resolve(None, None).codec
+            wire = await server.connect()
+            right = codec.decode_numbers
+            with capture_logs() as logs:
+                codec.decode_numbers = reject
+                answer = await wire.ask(ask_for(3))
+                codec.decode_numbers = right
+            assert (answer.status, answer.code) == (500, "internal")
+            assert [each["event"] for each in logs].count("unhandled_error") == 1
+            wire.send(ask_for(4))
+            await answered(wire, 4)
 
 
 def exchanges() -> int:

@@ -83,13 +83,6 @@ def made() -> tuple[Loop, FairQueue]:
     return loop, FairQueue(loop.call_soon, loop.call_later, lambda: loop.now_s)
 
 
-def test_a_single_frame_passes_at_once() -> None:
-    _, turns = made()
-    client = Client(1, calls=True)
-    turns.take(client)
-    assert (client.passed, client.queued) == (1, False)
-
-
 def test_a_turn_is_limited_and_shares_are_equal() -> None:
     loop, turns = made()
     clients = [Client(10_000) for _ in range(60)]
@@ -233,3 +226,22 @@ def test_clients_that_are_never_read_delay_no_new_one() -> None:
     new = Client(1)
     turns.take(new)
     assert (new.left, new.queued) == (0, False)
+
+
+def test_all_that_was_sent_passes() -> None:
+    loop, turns = made()
+    clients = [Client(1000) for _ in range(5)]
+    for each in clients:
+        turns.take(each)
+    loop.turns()
+    assert [(each.left, each.queued) for each in clients] == [(0, False)] * 5
+
+
+def test_calls_are_not_forgotten_while_the_server_begins_some() -> None:
+    loop, turns = made()
+    flood = Client(1000, calls=True)
+    turns.take(flood)
+    loop.turns()
+    turns.begun()
+    loop.fire(LOST_S)
+    assert flood.passed == CALLS_AHEAD + 1

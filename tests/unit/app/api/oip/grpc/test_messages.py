@@ -132,6 +132,12 @@ class TestParameters:
         with pytest.raises(InvalidInput, match="shared memory"):
             read(message)
 
+    def test_a_negative_timeout(self) -> None:
+        message = one(contents=pb.InferTensorContents(fp32_contents=[1, 2]))
+        message.parameters["timeout"].int64_param = -1
+        with pytest.raises(InvalidInput, match="timeout"):
+            read(message)
+
 
 class TestTypedContents:
     @pytest.mark.parametrize(
