@@ -156,7 +156,7 @@ def bodies(draw: st.DrawFn, shape: tuple[int, ...], *, many: bool) -> bytes:
     return (start + text).encode(errors="surrogateescape")
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.data(), st.sampled_from(DTYPES), st.sampled_from(SHAPES), st.booleans())
 def test_all_parsers_agree_on_any_body(
     data: st.DataObject, dtype: Dtype, shape: tuple[int, ...], many: bool

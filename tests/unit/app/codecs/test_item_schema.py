@@ -66,7 +66,7 @@ def is_at_the_edge(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) > 65504
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data(), st.sampled_from(DTYPES), st.sampled_from(SHAPES))
 def test_schema_agrees_with_the_codec(
     data: st.DataObject, dtype: Dtype, shape: tuple[int, ...]
@@ -76,7 +76,7 @@ def test_schema_agrees_with_the_codec(
         agree([spec("x", dtype, (-1, *shape))], value)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data(), st.sampled_from(SHAPES))
 def test_schema_with_missing_values_agrees(data: st.DataObject, shape: tuple[int, ...]) -> None:
     value = data.draw(values | shaped(shape) | st.builds(lambda v: {"x": v}, shaped(shape)))

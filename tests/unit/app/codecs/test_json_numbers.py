@@ -52,7 +52,7 @@ spelt = st.builds(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(spelt, min_size=1, max_size=6))
 def test_any_spelling_rounds_like_python(read: ReadFloats, texts: list[str]) -> None:
     for text in texts:
@@ -67,7 +67,7 @@ def test_any_spelling_rounds_like_python(read: ReadFloats, texts: list[str]) -> 
     assert (together is None) == any(numbers_of(read, [text]) is None for text in texts)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(2**52, 2**53 - 1), st.integers(-1070, -1), st.sampled_from([-1, 0, 1]))
 def test_ties_and_their_neighbours(
     read: ReadFloats, mantissa: int, exponent: int, aside: int

@@ -57,7 +57,7 @@ def same(got: list[Array], wanted: Array) -> None:
     ]
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(stacks(), st.booleans())
 def test_every_encoding_gives_the_same_item(stacked: Array, by_name: bool) -> None:
     codec = codec_of(stacked)
@@ -72,7 +72,7 @@ def test_every_encoding_gives_the_same_item(stacked: Array, by_name: bool) -> No
         same(read(codec, "application/json", body(input=written[0]), many=False), stacked[:1])
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(stacks())
 def test_answers_can_be_decoded_again(stacked: Array) -> None:
     codec = TensorCodec(make_manifest(outputs=[spec_of("y", stacked)]))
