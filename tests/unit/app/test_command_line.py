@@ -85,9 +85,7 @@ def test_extras_are_not_imported_by_default() -> None:
     assert done.returncode == 0
 
 
-def test_each_public_setting_has_a_documented_flag(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_each_public_setting_has_a_documented_flag(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(create, ["--help"])
     assert ended.value.code == 0

@@ -88,9 +88,7 @@ def test_waiting_for_retry_after_suffices(limit: str, steps: list[tuple[int, flo
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.floats(0, 0.4)), min_size=1, max_size=80))
-def test_any_window_admits_less_than_twice_the_limit(
-    steps: list[tuple[int, float]],
-) -> None:
+def test_any_window_admits_less_than_twice_the_limit(steps: list[tuple[int, float]]) -> None:
     rig = Rig("10/second")
     let_through: list[tuple[float, int]] = []
     for items, pause_s in steps:

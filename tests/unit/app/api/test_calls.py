@@ -18,13 +18,7 @@ from app.api.native.predictions import NativeCall
 from app.api.service import Service
 from app.codecs.tensor import TensorCodec
 from app.engine.batch_runner import Contract
-from app.errors import (
-    BackendFailed,
-    DeadlineExceeded,
-    InvalidInput,
-    ModelNotFound,
-    PayloadTooLarge,
-)
+from app.errors import BackendFailed, DeadlineExceeded, InvalidInput, ModelNotFound, PayloadTooLarge
 from app.types import Item, ModelId
 from models.manifest import Manifest
 from tests.artifacts import write_artifact

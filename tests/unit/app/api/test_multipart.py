@@ -84,10 +84,7 @@ BAD: dict[str, tuple[str, bytes]] = {
     "cut in the data": ("closing boundary is missing", files(b"a" * 99)[:-60]),
     "cut in a header": ("closing boundary is missing", files(b"a")[:60]),
     "cut in the closing boundary": ("closing boundary is missing", files(b"a")[:-6]),
-    "a longer boundary": (
-        "at byte 42 no line end",
-        files(b"a").replace(b"f\r\n", b"fx\r\n", 1),
-    ),
+    "a longer boundary": ("at byte 42 no line end", files(b"a").replace(b"f\r\n", b"fx\r\n", 1)),
     "a padded boundary": (
         "no line end follows the boundary",
         files(b"a").replace(b"f\r\n", b"f \r\n", 1),

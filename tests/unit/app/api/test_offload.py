@@ -97,9 +97,7 @@ async def test_pool_limits_tasks_and_bytes(pool: OffloadPool) -> None:
     pool.check_room(1000)  # alone, anything gets in: a body has a limit of its own
 
 
-async def test_cancelled_waiting_work_frees_its_slot(
-    pool: OffloadPool,
-) -> None:
+async def test_cancelled_waiting_work_frees_its_slot(pool: OffloadPool) -> None:
     first, second = Work(), Work()
     pool.start(first, 10, first.results.append)
     waiting = pool.start(second, 20, second.results.append)

@@ -16,16 +16,7 @@ from app.api.payloads import (
     media_type_of,
     read_items,
 )
-from app.codecs.base import (
-    JPEG,
-    JSON,
-    NPY,
-    OCTET_STREAM,
-    PNG,
-    TEXT,
-    Budget,
-    TooLongForLoop,
-)
+from app.codecs.base import JPEG, JSON, NPY, OCTET_STREAM, PNG, TEXT, Budget, TooLongForLoop
 from app.codecs.tensor import TensorCodec
 from app.errors import InvalidInput, PayloadTooLarge, UnsupportedMediaType
 from models.tensors import Dimension, TensorSpec

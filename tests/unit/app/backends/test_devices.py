@@ -66,17 +66,13 @@ def test_invalid_spec_error_lists_valid_forms(spec: str) -> None:
         find_devices(spec, 1)
 
 
-def test_processes_share_cores_and_leave_one_each(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_processes_share_cores_and_leave_one_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.backends.devices.usable_cores", lambda: 8)
     assert [cpu_threads((CPU,), processes) for processes in (1, 2, 4, 8, 100)] == [7, 3, 1, 1, 1]
     assert cpu_threads((CPU, CPU, CPU), 2) == 1
 
 
-def test_single_core_process_shares_it_with_the_loop(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_single_core_process_shares_it_with_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.backends.devices.usable_cores", lambda: 4)
     shared = [share_one_core((CPU,), processes) for processes in (1, 2, 3, 4, 8)]
     assert shared == [False, False, True, True, True]

@@ -155,9 +155,7 @@ class TestForms:
         only_script = steps((8, form("script")))
         device = stored.devices[0].model_copy(update={"steps": {"float32": only_script}})
         artifact = written(
-            tmp_path,
-            stored.model_copy(update={"devices": (device,)}),
-            trace=small_variant("trace"),
+            tmp_path, stored.model_copy(update={"devices": (device,)}), trace=small_variant("trace")
         )
         same = made(artifact, device=Device("cuda", 1))[1]
         assert same[0]["log_level"] == "info"

@@ -14,10 +14,7 @@ from app.backends.factory import TorchBackends
 from app.backends.fake import FakeBackend
 from app.backends.planned import Candidate, Measurements, PlannedBackend
 from app.backends.selection import Preference, select
-from app.errors import (
-    ModelError,
-    ReplicaError,
-)
+from app.errors import ModelError, ReplicaError
 from app.registry.repository import Artifact, Repository
 from app.types import Arrays, Device, ModelId, ServedStep, Serving
 from tests.artifacts import write_small

@@ -65,11 +65,7 @@ class TestSelect:
         ],
     )
     def test_candidates_share_a_precision_in_preference_order(
-        self,
-        default: Precision | None,
-        preference: Preference,
-        precision: str,
-        forms: list[str],
+        self, default: Precision | None, preference: Preference, precision: str, forms: list[str]
     ) -> None:
         found = select(manifest(default), preference)
         assert found.precision == precision

@@ -10,11 +10,7 @@ import numpy as np
 import orjson
 import pytest
 
-from app.codecs.numbers import (
-    MAX_PRODUCT_SIZE,
-    NumberReader,
-    is_finite,
-)
+from app.codecs.numbers import MAX_PRODUCT_SIZE, NumberReader, is_finite
 from app.types import Array, Item
 from models.tensors import Dtype
 from tests.native import read_floats

@@ -40,11 +40,7 @@ def boxes(form: str, values: list[Any], image: Geometry, **more: Any) -> Array:
 
 @pytest.mark.parametrize(
     ("image", "wanted"),
-    [
-        (PADDED, [20, 10, 120, 70]),
-        (CROPPED, [70, 60, 170, 120]),
-        (STRETCHED, [5, 120, 30, 240]),
-    ],
+    [(PADDED, [20, 10, 120, 70]), (CROPPED, [70, 60, 170, 120]), (STRETCHED, [5, 120, 30, 240])],
 )
 def test_every_form_is_the_same_box(image: Geometry, wanted: list[int]) -> None:
     left, top, right, bottom = wanted

@@ -291,9 +291,7 @@ def test_unusable_tokenizer_is_an_artifact_error(
         codec_for(manifest)
 
 
-def test_missing_tokenizers_package_names_the_extra(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_missing_tokenizers_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(ArtifactInvalid, match=r"pip install 'torchlane\[text\]'"):
         codec_for(text_manifest(), lambda _: b"")

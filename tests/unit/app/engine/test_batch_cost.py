@@ -118,8 +118,7 @@ def test_batches_are_smaller_with_less_time(
 @given(
     st.dictionaries(st.sampled_from([1, 2, 4, 8, 12]), st.floats(1e-6, 10)),
     st.lists(
-        st.tuples(st.integers(1, 12), st.floats(0, 100), st.none() | st.floats(0, 100)),
-        max_size=60,
+        st.tuples(st.integers(1, 12), st.floats(0, 100), st.none() | st.floats(0, 100)), max_size=60
     ),
     st.floats(-1, 100),
 )

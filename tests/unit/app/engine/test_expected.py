@@ -5,12 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.engine.submission import Submission
-from app.errors import (
-    Abandoned,
-    DeadlineExceeded,
-    InvalidInput,
-    Overloaded,
-)
+from app.errors import Abandoned, DeadlineExceeded, InvalidInput, Overloaded
 from tests.unit.app.engine.harness import FAR, MODEL, Rig, item, rig, turns, until, values
 
 OUTCOMES = "torchlane_items_total"

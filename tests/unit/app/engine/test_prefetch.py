@@ -9,14 +9,7 @@ import pytest
 
 from app.engine.batch_policy import Ahead, BatchLimits, Decision, decide_ahead
 from app.errors import ReplicaError
-from tests.unit.app.engine.harness import (
-    DEFAULT,
-    Rig,
-    rig,
-    turns,
-    until,
-    values,
-)
+from tests.unit.app.engine.harness import DEFAULT, Rig, rig, turns, until, values
 from tests.unit.app.engine.launching import LaunchingFake
 from tests.unit.app.engine.simulation import Simulation, simulation
 
@@ -108,9 +101,7 @@ async def test_idle_replica_first_then_the_soonest_free() -> None:
 
 
 @pytest.mark.parametrize("rare_s", [linear, lambda _: 0.001], ids=["per item", "per batch"])
-async def test_flood_delays_another_model_by_two_batches(
-    rare_s: Callable[[int], float],
-) -> None:
+async def test_flood_delays_another_model_by_two_batches(rare_s: Callable[[int], float]) -> None:
     batch_s = 0.5
     models = {"flooded": lambda _: batch_s, "rare": rare_s}
     s = simulation(models, [("flooded", "rare")] * 2, prepare_s=PREPARE_S)

@@ -16,9 +16,7 @@ ANEW = MODEL._replace(revision=1)
 
 
 @pytest.mark.parametrize("sooner", [True, False])
-async def test_leaving_callers_do_not_affect_shared_items(
-    sooner: bool,
-) -> None:
+async def test_leaving_callers_do_not_affect_shared_items(sooner: bool) -> None:
     async with rig(max_batch_size=1, cache_bytes=1 << 20) as r:
         r.backend.gate.clear()
         running = r.start(0)

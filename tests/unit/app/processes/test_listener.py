@@ -250,9 +250,7 @@ def test_order_behind_waiting_connections_is_found(
     runner.run(scenario())
 
 
-def test_connection_without_a_protocol_counts_as_lost(
-    runner: asyncio.Runner,
-) -> None:
+def test_connection_without_a_protocol_counts_as_lost(runner: asyncio.Runner) -> None:
     def broken() -> asyncio.Protocol:
         raise RuntimeError("no")
 

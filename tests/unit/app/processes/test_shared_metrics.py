@@ -120,9 +120,7 @@ async def test_counters_and_gauges_add_up_at_every_worker(
     other.close()
 
 
-async def test_a_retired_model_leaves_no_series(
-    make: Callable[[int], SharedMetrics],
-) -> None:
+async def test_a_retired_model_leaves_no_series(make: Callable[[int], SharedMetrics]) -> None:
     one, other = make(0), make(1)
     assert Scraped(await one.scraped())("torchlane_model_info") == 1
     one.watch(lambda: True, lambda: [])

@@ -86,18 +86,9 @@ def test_model_cache_needs_the_servers_cache(file: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (
-            "[models.a]\nmax_batch_size = 0",
-            "[models.a] max_batch_size = 0: Input should be gr",
-        ),
-        (
-            "[models.a]\nmax_batch_size = true",
-            "[models.a] max_batch_size = True: Input sho",
-        ),
-        (
-            "[models.a]\n\nmax_batchsize = 1",
-            "[models.a] max_batchsize is not a model setting",
-        ),
+        ("[models.a]\nmax_batch_size = 0", "[models.a] max_batch_size = 0: Input should be gr"),
+        ("[models.a]\nmax_batch_size = true", "[models.a] max_batch_size = True: Input sho"),
+        ("[models.a]\n\nmax_batchsize = 1", "[models.a] max_batchsize is not a model setting"),
         ("[models.a]\nmax_batchsize = 1", "did you mean max_batch_size?"),
         ("[models.a]\nqqqqqqq = 1", "docs/models-file.md lists all"),
         ("[models.a]\ntimeout_ms = '200'", "timeout_ms = '200': Input should be a valid number"),

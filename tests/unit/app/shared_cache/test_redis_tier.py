@@ -198,9 +198,7 @@ async def test_failing_server_loses_only_the_answer(
     assert SECRET not in str(logs)
 
 
-async def test_connection_failing_after_its_probe_is_unused(
-    server: ScriptedServer,
-) -> None:
+async def test_connection_failing_after_its_probe_is_unused(server: ScriptedServer) -> None:
     server.script = lambda command: right(command) * (2 if command[0] == b"MGET" else 1)
     with capture_logs() as logs:
         async with running(server.path) as r:

@@ -8,10 +8,7 @@ import numpy as np
 import orjson
 import pytest
 
-from loadtests.bench.bodies import (
-    Bodies,
-    bodies_of,
-)
+from loadtests.bench.bodies import Bodies, bodies_of
 from loadtests.bench.dialects import dialect_of
 from loadtests.bench.workloads import OURS, PYTRITON, WORKLOADS, Workload
 from models.manifest import MANIFEST_FILE, Manifest

@@ -15,9 +15,7 @@ ROW = {"label": "1", "score": 0.75, "scores": [0.25, 0.75]}
 
 
 @pytest.mark.parametrize("prediction", [ROW, {"outputs": {"y": [0.25, 0.75]}}])
-def test_torchlane_answers_scores_or_unlabelled_outputs(
-    prediction: dict[str, Any],
-) -> None:
+def test_torchlane_answers_scores_or_unlabelled_outputs(prediction: dict[str, Any]) -> None:
     head = {"model": "m", "version": 1}
     one = TORCHLANE.scores(orjson.dumps({**head, "prediction": prediction}), many=False)
     np.testing.assert_array_equal(one, [[0.25, 0.75]])

@@ -8,11 +8,7 @@ import time
 import numpy as np
 
 from loadtests.openloop.connection import BROKEN, UNREADABLE
-from loadtests.openloop.generator import (
-    NO_ANSWER,
-    TrialLimits,
-    send,
-)
+from loadtests.openloop.generator import NO_ANSWER, TrialLimits, send
 from tests.unit.loadtests.openloop.servers import BUSY, OK, answering, requests
 
 

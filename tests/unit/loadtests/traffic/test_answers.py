@@ -8,12 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtests.traffic.answers import (
-    CorrectAnswer,
-    Judge,
-    WrongAnswer,
-    distinguishable_share,
-)
+from loadtests.traffic.answers import CorrectAnswer, Judge, WrongAnswer, distinguishable_share
 from models.tensors import Tolerance
 from tests.unit.loadtests.traffic.fake_server import LABELLED, LABELS, FakeServer
 

@@ -43,10 +43,7 @@ MODELS: Mapping[str, tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]] = {
     "labelled": (MATRIX, LABELLED),
     "ranked": (MATRIX, {**LABELLED, "top_k": 1}),
     "pictures": (PICTURE, SCORED_PICTURES),
-    "two": (
-        (*MATRIX, {"name": "m", "dtype": "bool", "shape": [-1, 4]}),
-        {"kind": "tensor"},
-    ),
+    "two": ((*MATRIX, {"name": "m", "dtype": "bool", "shape": [-1, 4]}), {"kind": "tensor"}),
     "ids": (IDS, {"kind": "tensor"}),
     "half": (HALF, {"kind": "tensor"}),
     "short": (SHORT, {"kind": "tensor"}),

@@ -15,16 +15,7 @@ from structlog.testing import capture_logs
 from app.api.turns import Participant
 from tests.artifacts import write_artifact
 from tests.integration.listening import Doubles, large_for_five, listening, until
-from tests.integration.wire import (
-    COUNTED,
-    LIMIT_S,
-    OPEN,
-    READY,
-    Wire,
-    answered,
-    ask_for,
-    request,
-)
+from tests.integration.wire import COUNTED, LIMIT_S, OPEN, READY, Wire, answered, ask_for, request
 
 KEEP_ALIVE_S = 0.2
 LARGE = 4_000_000  # numbers of an answer that no socket takes at once

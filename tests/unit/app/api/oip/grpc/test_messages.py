@@ -23,10 +23,7 @@ PARAMETERS = st.dictionaries(
     TEXTS,
     st.one_of(
         st.builds(lambda x: pb.InferParameter(bool_param=x), st.booleans()),
-        st.builds(
-            lambda x: pb.InferParameter(int64_param=x),
-            st.integers(-(2**63), 2**63 - 1),
-        ),
+        st.builds(lambda x: pb.InferParameter(int64_param=x), st.integers(-(2**63), 2**63 - 1)),
         st.builds(lambda x: pb.InferParameter(string_param=x), TEXTS),
         st.builds(lambda x: pb.InferParameter(double_param=x), st.floats(allow_nan=False)),
         st.builds(lambda x: pb.InferParameter(uint64_param=x), st.integers(0, 2**64 - 1)),
@@ -54,9 +51,7 @@ def one(**changes: Any) -> pb.ModelInferRequest:
 def test_parser_reads_messages_written_by_protobuf(data: st.DataObject) -> None:
     shapes = st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=5)
     message = pb.ModelInferRequest(
-        model_name=data.draw(TEXTS),
-        model_version=data.draw(TEXTS),
-        id=data.draw(TEXTS),
+        model_name=data.draw(TEXTS), model_version=data.draw(TEXTS), id=data.draw(TEXTS)
     )
     for name in data.draw(st.lists(TEXTS, min_size=1, max_size=3)):
         tensor = message.inputs.add(name=name, datatype=data.draw(TEXTS), shape=data.draw(shapes))
