@@ -246,3 +246,7 @@ def test_a_second_cache_needs_the_first(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(SettingsError, match="TORCHLANE_CACHE_URL is set and") as caught:
         load()
     assert "hunter2" not in str(caught.value)
+
+
+def test_entries_of_keys_are_not_shown() -> None:
+    assert "sha256" not in repr(Settings(api_keys="a predict sha256:00", _env_file=None))

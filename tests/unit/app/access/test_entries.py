@@ -94,3 +94,9 @@ class TestMaking:
         assert (key.name, key.scopes) == ("ops", frozenset({"predict", "admin"}))
         secret = printed.err.splitlines()[-1]
         assert key.digest == hashlib.sha256(secret.encode()).digest()
+
+
+def test_repr_does_not_show_the_hash() -> None:
+    (key,) = parse_entries([f"a predict {HASH}"])
+    assert key.digest.hex() not in repr(key)
+    assert str(key.digest) not in repr(key)

@@ -112,6 +112,10 @@ class TestStart:
         with pytest.raises(EntryError, match="also in TORCHLANE_API_KEYS"):
             Rig(tmp_path, FIRST_LINE, entries=FIRST_LINE)
 
+    def test_missing_file_refuses_the_start(self, tmp_path: Path) -> None:
+        with pytest.raises(EntryError, match="No such file"):
+            Keyring(None, tmp_path / "none")
+
 
 class TestChange:
     """A file that changes while the server runs."""
@@ -193,6 +197,15 @@ class TestChange:
         assert (told["event"], told["log_level"]) == ("api_keys_not_changed", "error")
         assert "TORCHLANE_API_KEYS_FILE=" in told["reason"]
         assert told["kept"] == 1
+
+    def test_missing_file_changes_nothing(self, rig: Rig) -> None:
+        os.unlink(rig.file)
+        with capture_logs() as logs:
+            for _ in range(3):
+                assert rig.knows(FIRST)
+        self.check_told_once(logs)
+        rig.write(SECOND_LINE)
+        assert not rig.knows(FIRST)
 
 
 def test_keyring_knows_whether_keys_have_limits(rig: Rig) -> None:

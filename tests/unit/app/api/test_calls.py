@@ -18,7 +18,13 @@ from app.api.native.predictions import NativeCall
 from app.api.service import Service
 from app.codecs.tensor import TensorCodec
 from app.engine.batch_runner import Contract
-from app.errors import BackendFailed, DeadlineExceeded, InvalidInput, ModelNotFound, PayloadTooLarge
+from app.errors import (
+    BackendFailed,
+    DeadlineExceeded,
+    InvalidInput,
+    ModelNotFound,
+    PayloadTooLarge,
+)
 from app.types import Item, ModelId
 from models.manifest import Manifest
 from tests.artifacts import write_artifact
@@ -167,6 +173,12 @@ class TestRepeatedBodies:
         call = begun(service, x_torchlane_timeout_ms="0.000001")
         with pytest.raises(DeadlineExceeded):
             call.begin(BODY)
+
+    async def test_equal_body_to_another_route_is_read_again(self, service: Service) -> None:
+        for _ in range(3):
+            await answered(service)
+        with pytest.raises(InvalidInput):
+            begun(service, BATCH).begin(BODY)
 
 
 class TestFailedItems:

@@ -125,6 +125,10 @@ class TestReadItems:
                 read(body, media_type, many=True)
             assert len(read(body, media_type, many=True, max_items=4)) == 4
 
+    def test_items_are_counted_before_decoding(self) -> None:
+        with pytest.raises(PayloadTooLarge):
+            read({"inputs": ["wrong"] * 4}, many=True)
+
 
 class TestMarks:
     """Large bodies are counted before they are parsed; no valid one is rejected for it."""

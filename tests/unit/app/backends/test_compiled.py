@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from app.backends.base import Backend
 from app.backends.forward import FormBackend
 from app.backends.golden import Golden
-from app.errors import ModelError, ReplicaError, VariantUnusable
+from app.errors import ArtifactInvalid, ModelError, ReplicaError, VariantUnusable
 from app.registry.repository import Artifact, Repository
 from app.types import Arrays, Device, ModelId
 from models import packages
@@ -127,3 +127,9 @@ class TestUnusable:
         with capture_logs() as logs, pytest.raises(VariantUnusable, match="could not be loaded"):
             backend.load()
         assert [log["event"] for log in logs] == ["form_not_loaded"]
+
+    def test_an_unsafe_archive_is_not_a_machine_problem(self, tmp_path: Path) -> None:
+        made = Made(small_variant("compiled").entry, b"no archive")
+        with pytest.raises(ArtifactInvalid, match=r"^compiled\.pt2: .* not a zip arch") as caught:
+            backend_of(written(tmp_path, made)).load()
+        assert not isinstance(caught.value, VariantUnusable)

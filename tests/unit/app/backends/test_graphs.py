@@ -50,3 +50,10 @@ def test_no_graphs_means_no_best_graph() -> None:
     assert graphs.best(4) is None
     graphs.clear()
     assert not graphs.knows(4)
+
+
+def test_graph_output_is_not_overwritten() -> None:
+    four = graph(4)
+    (first,) = four.run([torch.ones(4, 2)])
+    four.run([torch.zeros(4, 2)])
+    assert torch.equal(first, torch.full((4, 2), 2.0))

@@ -293,3 +293,15 @@ class TestGraphs:
         for rows in (1, 2, 3, 4):
             outputs = lane.launch(numbered(1, rows)).outputs()
             np.testing.assert_array_equal(outputs["y"], doubled(1, rows))
+
+
+def test_a_failed_launch_ends_before_its_memory_is_reused(double: Artifact) -> None:
+    streams = LateStreams(tells_at_once=True)
+    backend = loaded(double, streams)
+    for _ in range(3):
+        good = backend.launch(numbered(1, 2))
+        with pytest.raises(ModelError):
+            backend.launch({"x": np.full((2, 2), 1000, np.float32)})
+        again = backend.launch(numbered(4, 2))
+        np.testing.assert_array_equal(good.outputs()["y"], doubled(1, 2))
+        np.testing.assert_array_equal(again.outputs()["y"], doubled(4, 2))

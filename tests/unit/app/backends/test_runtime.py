@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import sys
 import threading
+import zipfile
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +21,7 @@ from app.backends.selection import Preference, select
 from app.errors import ArtifactInvalid, VariantUnusable
 from app.registry.repository import Artifact, Repository
 from app.types import Device, ModelId
-from models.openvino_models import pack
+from models.openvino_models import GRAPH, WEIGHTS, pack
 from tests.artifacts import Made, small_batch, small_variant, write_small
 from tests.unit.app.backends.suite import SmallSuite
 from tests.unit.models.manifests import form
@@ -144,3 +146,22 @@ class TestUnusable:
         damaged = data[: at + 1] + b"N" + data[at + 2 :]
         with pytest.raises(ArtifactInvalid, match="damaged: Bad CRC-32"):
             backend_of(written(tmp_path, "openvino", damaged)).load()
+
+    @pytest.mark.parametrize("names", [[GRAPH], [WEIGHTS], [GRAPH, WEIGHTS, "plugin.so"]])
+    def test_an_archive_with_other_files(self, tmp_path: Path, names: list[str]) -> None:
+        data = BytesIO()
+        with zipfile.ZipFile(data, "w") as archive:
+            for name in names:
+                archive.writestr(name, b"")
+        with pytest.raises(ArtifactInvalid, match=f"must contain {GRAPH} and {WEIGHTS}") as caught:
+            backend_of(written(tmp_path, "openvino", data.getvalue())).load()
+        assert not isinstance(caught.value, VariantUnusable)
+
+
+def test_answers_are_not_overwritten_by_the_next(artifact: Artifact) -> None:
+    backend = backend_of(artifact)
+    backend.load()
+    first = backend.run(small_batch(4))["y"]
+    before = first.copy()
+    backend.run({name: array + 1 for name, array in small_batch(4).items()})
+    np.testing.assert_array_equal(first, before)

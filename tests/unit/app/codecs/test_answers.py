@@ -109,6 +109,10 @@ class TestJson:
         answer = encoder(shape=(-1,) * output.ndim).encode({"y": output})
         assert as_json(answer) == {"outputs": {"y": output.tolist()}}
 
+    def test_scores_apply_without_labels(self) -> None:
+        answer = as_json(prediction(encoder(scores="softmax"), y=LOGITS))
+        assert answer == {"outputs": {"y": pytest.approx([1 / 8, 3 / 8, 4 / 8])}}
+
 
 class TestTopK:
     def test_with_labels(self) -> None:
@@ -158,6 +162,16 @@ class TestTopK:
         with pytest.raises(ValidationError, match="top_k needs labels, or scores"):
             encoder(shape, scores=scores, top_k=2)
         encoder((3,), scores="softmax", top_k=2).check_top_k()
+
+    def test_best_label_is_the_same_with_top_k(self) -> None:
+        made = encoder(labels=("a", "b", "c"))
+        equal = {"y": np.array([0, 1, 1], "f4")}
+        assert made.encode(equal)["label"] == made.encode(equal, 1)["label"] == "b"
+
+    def test_empty_output_has_no_top_k(self) -> None:
+        made = encoder(shape=(-1,), scores="softmax")
+        none = {"outputs": {"y": []}, "indices": []}
+        assert as_json(made.encode({"y": np.array([], "f4")}, 5)) == none
 
 
 def read(media_type: str, body: bytes) -> Array:

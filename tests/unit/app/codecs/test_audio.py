@@ -8,6 +8,8 @@ import sys
 import numpy as np
 import pytest
 
+from app.api.multipart import FORM
+from app.api.payloads import read_items
 from app.codecs.audio import AudioCodec
 from app.codecs.base import NPY, OCTET_STREAM, Budget, TooLongForLoop
 from app.codecs.choose import codec_for
@@ -44,6 +46,18 @@ class TestAccepted:
     def test_bytes_of_either_kind(self, data: bytes, media_type: str, many: bool) -> None:
         (item,) = CODEC.decode_raw(media_type, data, max_items=9 if many else None)
         np.testing.assert_allclose(item.arrays["audio"], TONE, atol=ATOL)
+
+    @pytest.mark.parametrize("content_type", ["", "audio/x-wav", "audio/vnd.wave", "audio/x-flac"])
+    def test_without_a_type_or_with_another_spelling(self, data: bytes, content_type: str) -> None:
+        (item,) = read_items(CODEC, content_type, data, many=False, max_items=9)
+        np.testing.assert_allclose(item.arrays["audio"], TONE, atol=ATOL)
+
+    def test_several_files_of_a_form(self, data: bytes) -> None:
+        part = (
+            b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n%b\r\n' % data
+        )
+        body = part * 3 + b"--x--\r\n"
+        assert len(read_items(CODEC, f"{FORM}; boundary=x", body, many=True, max_items=9)) == 3
 
 
 def test_samples_are_numbers_at_the_rate() -> None:
@@ -131,3 +145,10 @@ def test_a_missing_package_names_its_extra(package: str, monkeypatch: pytest.Mon
 def test_inputs_that_are_no_sound(inputs: list[TensorSpec]) -> None:
     with pytest.raises(ValueError, match=r"float32 of shape \[-1, n\] or \[-1, 1, n\]"):
         check_sound(inputs)
+
+
+def test_the_schema_has_the_file() -> None:
+    forms = CODEC.item_schema()["anyOf"]
+    assert forms[0]["contentEncoding"] == "base64"
+    assert "a WAV or FLAC file in base64" in forms[0]["description"]
+    assert forms[1]["minItems"] == 400

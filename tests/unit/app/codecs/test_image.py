@@ -20,7 +20,7 @@ from models.places import Boxes
 from models.preprocess import preprocess
 from models.tensors import Dimension, TensorSpec
 from tests.unit.models.manifests import make_manifest, spec
-from tests.unit.models.pictures import encoded, grey, noise, plus
+from tests.unit.models.pictures import encoded, exif_data, grey, noise, plus
 
 HOW = PicturePreprocess(width=6, height=5, channels=1, mean=(0.2,), std=(0.5,), polarity="auto")
 CODEC = ImageCodec(
@@ -133,6 +133,28 @@ class TestFreeSizes:
         with pytest.raises(ValueError, match="not scaled need no mapping"):
             make_manifest([self.picture], codec=ImageCodecSpec(preprocess=self.how, boxes=(box,)))
 
+    def test_octets_are_only_pictures(self) -> None:
+        with pytest.raises(InvalidInput, match="the JPEG file is arithmetic-coded"):
+            self.codec.decode_raw(OCTET_STREAM, b"\xff\xd8\xff\xc9".ljust(99), max_items=None)
+
+    def test_a_square_picture_is_needed(self) -> None:
+        side = Dimension(name="s", least=8, most=64)
+        how = self.how.model_copy(update={"width": 64, "height": 64})
+        picture = self.picture.model_copy(update={"dimensions": (side, side)})
+        codec = ImageCodec(make_manifest([picture], codec=ImageCodecSpec(preprocess=how)))
+        assert codec.decode_raw("image/png", grey(noise(9, 9, 1)[..., 0]), max_items=None)
+        data = grey(noise(30, 20, 1)[..., 0])
+        told = "axis 2 has size 20, but axis 1 of 'p' has size 30: both are 's' and must be equal"
+        with pytest.raises(InvalidInput, match=told):
+            codec.decode_raw("image/png", data, max_items=None)
+        with pytest.raises(InvalidInput, match=told):
+            codec.decode(np.zeros((1, 30, 20)).tolist())
+
+    def test_the_upright_size_counts(self) -> None:
+        turned = encoded(Image.fromarray(noise(40, 30)), "JPEG", exif_data("<", (0x112, 3, 6)))
+        (item,) = self.codec.decode_raw("image/jpeg", turned, max_items=None)
+        assert item.arrays["p"].shape == (1, 30, 40)
+
 
 class TestOtherInputs:
     inputs = (
@@ -219,6 +241,27 @@ class TestOtherInputs:
     def test_a_form_is_one_item(self) -> None:
         with pytest.raises(UnsupportedMediaType, match="send several items as JSON"):
             self.form(("picture", PNG), ("meta", b"[1, 2]"), many=True)
+
+    def test_boxes_have_their_geometry(self) -> None:
+        boxes = spec("boxes", shape=(-1, 7, 4))
+        how = ImageCodecSpec(
+            preprocess=HOW, input="picture", boxes=(Boxes(output="boxes", form="xyxy"),)
+        )
+        codec = ImageCodec(make_manifest(self.inputs, [boxes], codec=how))
+        item = codec.decode({"picture": self.text, "meta": [0, 0]})
+        assert item.note is not None
+        assert item.note.image is not None
+
+    def test_the_schema(self) -> None:
+        schema = self.codec.item_schema()
+        assert schema["properties"]["picture"]["anyOf"][0]["contentEncoding"] == "base64"
+        assert schema["required"] == ["meta", "picture"]
+
+    def test_which_input_must_be_told(self) -> None:
+        for name in (None, "meta", "other"):
+            codec = ImageCodecSpec(preprocess=HOW, input=name)
+            with pytest.raises(ValueError, match=r"pictures need an input|the inputs are"):
+                make_manifest(self.inputs, codec=codec)
 
 
 class TestTensors:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from app.codecs.answers import AnswerEncoder
-from app.codecs.base import NPZ, Budget
+from app.codecs.base import NPZ, Budget, TooLongForLoop
 from app.codecs.tensor import TensorCodec
 from app.errors import InvalidInput, PayloadTooLarge
 from app.types import Array, Item
@@ -162,3 +162,12 @@ class TestAnswers:
         assert max(map(len, parts)) < 300 << 10
         assert parts == list(wide.encode_raw(NPZ, [{"y": numbers}], many=False))
         assert self.read(wide, [{"y": numbers}], many=False)["y"] == numbers.tolist()
+
+
+def test_large_files_are_read_in_a_thread() -> None:
+    small = npz(a=A, b=B)
+    assert len(items(small, budget=Budget(on_loop=True))) == 3
+    many = np.zeros((8000, 2), np.float32)
+    for packed in (False, True):
+        with pytest.raises(TooLongForLoop):
+            items(npz(packed=packed, a=many, b=np.zeros(8000, int)), 9000, Budget(on_loop=True))

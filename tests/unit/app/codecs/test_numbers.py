@@ -84,6 +84,16 @@ class TestRead:
             assert way.one(raw, of) is None
             assert way.one(body("input", PAIR), of) is not None
 
+    def test_arrays_outlive_the_next_body(self, way: Way) -> None:
+        for dtype in ("float64", "float32"):
+            of = way.reader(dtype)
+            first = way.one(body("input", [[1, 2, 3], [4, 5, 6]]), of)
+            second = way.one(body("input", [[7, 8, 9], [0, 0, 0]]), of)
+            assert first is not None
+            assert second is not None
+            assert first.ravel().tolist() == [1, 2, 3, 4, 5, 6]
+            assert second.ravel().tolist() == [7, 8, 9, 0, 0, 0]
+
 
 class TestUnsupported:
     def test_excessive_nesting(self, way: Way) -> None:
@@ -109,6 +119,11 @@ class TestUnsupported:
             assert tracemalloc.get_traced_memory()[1] < 2_000_000  # one byte for each of the body
         finally:
             tracemalloc.stop()
+
+    def test_ragged_lists_of_the_right_count(self, way: Way) -> None:
+        of = way.reader(shape=(2, 2, 2))
+        assert way.one(b'{"input": [[[1, 2], [3, 4]], [[5, 6], [7, 8]]]}', of) is not None
+        assert way.one(b'{"input": [[[1, 2]], [[3, 4], [5, 6], [7, 8]]]}', of) is None
 
 
 @pytest.mark.parametrize("size", [1, 100, MAX_PRODUCT_SIZE, MAX_PRODUCT_SIZE + 1])

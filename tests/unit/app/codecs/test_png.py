@@ -13,7 +13,7 @@ from PIL import Image
 from app.codecs.answers import AnswerEncoder
 from app.codecs.base import JSON, NPY, NPZ, OCTET_STREAM, PNG
 from app.codecs.png import PngWriter
-from app.errors import InvalidInput
+from app.errors import InvalidInput, NotAcceptable
 from app.types import Array
 from models.pictured import ImageOutput, MaskOutput
 from models.tensors import TensorSpec
@@ -102,3 +102,21 @@ class TestAnswers:
         self.BOTH.check_pictures()
         with pytest.raises(InvalidInput, match="no output of this model is declared as a picture"):
             AnswerEncoder(make_manifest()).check_pictures()
+
+    def test_a_file(self) -> None:
+        body = b"".join(self.BOTH.encode_raw(PNG, [self.VALUES], many=False))
+        assert np.asarray(Image.open(io.BytesIO(body))).tolist() == [[3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.array([[-1, 0]]), "classes from -1 to 0; a PNG mask has classes from 0 to 255"),
+        (np.array([[0, 256]]), "classes from 0 to 256"),
+        (np.zeros((0, 3), np.int64), r"empty, shape \[0, 3\]"),
+    ],
+)
+def test_what_no_mask_can_be(array: Array, message: str) -> None:
+    writer = PngWriter(output(np.zeros((1, 2), np.int64), MaskOutput()))
+    with pytest.raises(NotAcceptable, match=message):
+        writer.write(array)

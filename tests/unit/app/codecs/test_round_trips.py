@@ -90,3 +90,22 @@ def test_answers_can_be_decoded_again(stacked: Array) -> None:
 
 def body(**members: object) -> bytes:
     return json.dumps(members).encode()
+
+
+def npy(array: Array) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+@settings(deadline=None, max_examples=40)
+@given(stacks(), st.booleans(), st.booleans())
+def test_npy_layouts_give_the_same_item(stacked: Array, free: bool, swapped: bool) -> None:
+    codec = codec_of(stacked, free=free)
+    written = stacked.astype(stacked.dtype.newbyteorder(">")) if swapped else stacked
+    for layout in (written, np.asfortranarray(written)):
+        same(read(codec, NPY, npy(layout), many=True), stacked)
+        same(read(codec, NPY, npy(layout[0]), many=False), stacked[:1])
+    if free:
+        nested = body(inputs=stacked.tolist())
+        same(read(codec, "application/json", nested, many=True), stacked)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import orjson
 import pytest
+from tokenizers import Tokenizer, models
 
 from app.api.payloads import read_items
 from app.codecs.base import MAX_LABELLED_TOKENS, Budget, Codec, TooLongForLoop
@@ -15,6 +16,7 @@ from app.codecs.choose import codec_for
 from app.codecs.spans import SpanFinder
 from app.codecs.text import MAX_TEXT_CHARACTERS
 from app.errors import (
+    Abandoned,
     ArtifactInvalid,
     CallerError,
     InvalidInput,
@@ -199,6 +201,10 @@ class TestPlainText:
         with pytest.raises(InvalidInput, match="the text is not UTF-8: byte 0x"):
             self.read(body)
 
+    def test_is_never_several_texts(self) -> None:
+        with pytest.raises(UnsupportedMediaType, match="is one text, not several; send them as"):
+            self.read(b"one\ntwo", many=True)
+
 
 @pytest.mark.parametrize("pair", [False, True])
 def test_long_texts_are_tokenized_like_short_ones(pair: bool) -> None:
@@ -276,6 +282,13 @@ class TestTokenClassification:
         item = codec.decode(ids("cat"))
         assert list(codec.encode({"scores": np.zeros((1, 4))}, None, item.note)) == ["outputs"]
 
+    def test_spans_exclude_special_tokens_and_prompt(self) -> None:
+        found = self.spans(self.codec("new cat: "), "é dog", 1, 1, 1, 1, 1, 1, 1)
+        assert [(each["start"], each["end"], each["text"]) for each in found] == [
+            (0, 1, "é"),
+            (2, 5, "dog"),
+        ]
+
 
 @pytest.mark.parametrize(
     ("tokenizer", "max_tokens", "problem"),
@@ -295,3 +308,24 @@ def test_missing_tokenizers_package_names_the_extra(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(ArtifactInvalid, match=r"pip install 'torchlane\[text\]'"):
         codec_for(text_manifest(), lambda _: b"")
+
+
+def test_text_without_tokens_is_refused() -> None:
+    bare = Tokenizer(models.WordLevel({"a": 0, "?": 1}, unk_token="?")).to_str().encode()
+    codec = codec_for(text_manifest(), lambda _: bare)
+    assert "has 0 tokens, the model needs at least 1" in refused(codec, "")
+
+
+def test_abandoned_texts_are_not_tokenized() -> None:
+    left = iter([False, True])
+    budget = Budget(is_left=lambda: next(left))
+    CODEC.decode("cat", budget)
+    with pytest.raises(Abandoned):
+        CODEC.decode("cat", budget)
+
+
+def test_wrong_text_of_a_batch_is_named() -> None:
+    body = orjson.dumps({"inputs": ["cat", [3], "dog", 7]})
+    with pytest.raises(CallerError) as error:
+        read_items(CODEC, JSON, body, many=True, max_items=4)
+    assert error.value.details[0]["index"] == 3

@@ -102,3 +102,12 @@ def test_another_version_is_rejected() -> None:
         decode(KEY, b"TLC2" + data[4:])
     with pytest.raises(WrongValue, match="not a valid size"):
         decode(KEY, data[:START])
+
+
+@given(st.integers(0, len(encoded(ONE)) - 1), st.binary(max_size=3))
+@settings(max_examples=50)
+def test_wrong_length_is_detected(length: int, more: bytes) -> None:
+    with pytest.raises(WrongValue):
+        decode(KEY, encoded(ONE)[:length] + more)
+    with pytest.raises(WrongValue):
+        decode(KEY, encoded(ONE) + more + b"\0")

@@ -14,7 +14,7 @@ from app.api.oip.grpc.messages import CONTENTS, ENVELOPE_FIELDS, InferMessage
 from app.api.oip.grpc.protos import inference_pb2 as pb
 from app.api.oip.grpc.wire import written
 from app.api.oip.requests import InferRequest, Tensor, Wanted
-from app.codecs.base import Budget
+from app.codecs.base import Budget, TooLongForLoop
 from app.errors import InvalidInput, PayloadTooLarge, TorchlaneError
 
 MAX_BYTES = 1 << 20
@@ -207,6 +207,11 @@ class TestTypedContents:
             read(message)
         with pytest.raises(InvalidInput, match="at least one"):
             read(pb.ModelInferRequest(model_name="m"))
+
+    def test_long_contents_leave_the_event_loop(self) -> None:
+        contents = pb.InferTensorContents(fp32_contents=[1] * 10_000)
+        with pytest.raises(TooLongForLoop):
+            read(one(shape=[1, 10_000], contents=contents), on_loop=True)
 
 
 class TestLimits:
