@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 from collections.abc import Callable, MutableMapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,12 @@ class Rig:
         new.write_text("\n".join(lines))
         new.rename(self.file)
 
+    def holds(self, secret: str) -> bool:
+        return self.keyring.find(secret.encode()) is not None
+
     def knows(self, secret: str) -> bool:
         self.keyring.look()
-        return self.keyring.find(secret.encode()) is not None
+        return self.holds(secret)
 
 
 @pytest.fixture
@@ -146,7 +150,7 @@ class TestChange:
         following = asyncio.create_task(rig.keyring.follow())
         for secret, line in ((SECOND, SECOND_LINE), (FIRST, FIRST_LINE)):
             rig.write(line)
-            await until(lambda sought=secret: rig.keyring.find(sought.encode()) is not None)
+            await until(partial(rig.holds, secret))
         following.cancel()
 
     async def test_an_unforeseen_error_does_not_end_the_checks(
@@ -160,7 +164,7 @@ class TestChange:
             await until(lambda: bool(logs))
             await asyncio.sleep(0.05)  # several checks later
         assert [each["event"] for each in logs] == ["api_keys_not_read"]  # once
-        await until(lambda: rig.keyring.find(SECOND.encode()) is not None)
+        await until(partial(rig.holds, SECOND))
         following.cancel()
 
     def test_file_that_could_not_be_read_is_read_again_without_a_change(

@@ -147,8 +147,9 @@ class TestKeepAlive:
         import uvloop  # noqa: PLC0415  # it runs timers before it reads, unlike asyncio
 
         async def ask() -> None:
-            limits = {"keep_alive_s": KEEP_ALIVE_S, "head_timeout_s": KEEP_ALIVE_S}
-            async with listening(models, **limits) as server:
+            async with listening(
+                models, keep_alive_s=KEEP_ALIVE_S, head_timeout_s=KEEP_ALIVE_S
+            ) as server:
                 wire = await server.connect()
                 if first:
                     await wire.ask(first)
