@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from app.codecs.answers import AnswerEncoder, apply_scores, highest
 from app.codecs.base import NPY, OCTET_STREAM
-from app.errors import InvalidInput
+from app.errors import InvalidInput, NotAcceptable
 from app.types import Array, Arrays
 from models.choices import Scores
 from models.codec_specs import TensorCodecSpec
@@ -193,3 +193,8 @@ class TestBytes:
     def test_bytes_are_little_endian_and_row_major(self, media_type: str, output: Array) -> None:
         body = b"".join(encoder().encode_raw(media_type, [{"y": output}], many=False))
         assert body.endswith(LOGITS.astype("<f4").tobytes())
+
+    def test_predictions_of_different_shapes_have_no_binary_form(self, media_type: str) -> None:
+        predictions = [{"y": LOGITS}, {"y": LOGITS[:2]}]
+        with pytest.raises(NotAcceptable, match="differ in shape"):
+            b"".join(encoder(shape=(-1,)).encode_raw(media_type, predictions, many=True))

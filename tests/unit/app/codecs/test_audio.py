@@ -152,3 +152,8 @@ def test_the_schema_has_the_file() -> None:
     assert forms[0]["contentEncoding"] == "base64"
     assert "a WAV or FLAC file in base64" in forms[0]["description"]
     assert forms[1]["minItems"] == 400
+
+
+def test_a_manifest_of_another_kind_is_a_bug() -> None:
+    with pytest.raises(TypeError, match="bug"):
+        AudioCodec(make_manifest())

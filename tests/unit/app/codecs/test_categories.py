@@ -98,3 +98,16 @@ def test_schema_agrees_with_the_codec(unknown: int | None, value: Any) -> None:
     except InvalidInput:
         taken = False
     assert jsonschema_rs.is_valid(dict(each.item_schema()), value) == taken
+
+
+@pytest.mark.parametrize(("value", "got"), [("a", "a string"), (None, "null")])
+@pytest.mark.parametrize("unknown", [None, 3])
+def test_a_name_is_no_list(unknown: int | None, value: object, got: str) -> None:
+    with pytest.raises(InvalidInput, match=rf"expected int64 of shape \[3\], got {got}"):
+        codec(spec("tags", "int64", (-1, 3)), unknown=unknown).decode(value)
+
+
+def test_a_long_list_is_not_in_the_schema() -> None:
+    many = codec(CITY, names=tuple(f"c{n}" for n in range(150)))
+    assert "c149" not in str(many.item_schema())
+    assert "75001" in str(codec(CITY).item_schema())

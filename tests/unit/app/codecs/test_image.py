@@ -308,6 +308,10 @@ class TestRejected:
         with pytest.raises(InvalidInput, match=r"^'picture': the picture is damaged"):
             CODEC.decode_raw("image/png", PNG[: len(PNG) // 2], max_items=None)
 
+    def test_a_manifest_of_another_kind_is_a_bug(self) -> None:
+        with pytest.raises(TypeError, match="bug"):
+            ImageCodec(make_manifest())
+
 
 def test_pictures_of_a_request_share_a_budget() -> None:
     picture = grey(np.zeros((2000, 1900), np.uint8))

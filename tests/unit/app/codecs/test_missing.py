@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import tracemalloc
 
 import numpy as np
 import orjson
@@ -143,3 +144,12 @@ def test_a_string_without_an_end_is_read_once() -> None:
     """Otherwise this takes hours."""
     rest = b'"' + b'\\"' * 1_000_000
     assert nan_as_null(b"NaN" + rest) == b"null" + rest
+
+
+@pytest.mark.parametrize("text", [b"[NaN" + b'""' * 500_000, b"[" + b"NaN " * 250_000])
+def test_reading_a_text_takes_little_memory(text: bytes) -> None:
+    tracemalloc.start()
+    nan_as_null(text)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 * len(text)

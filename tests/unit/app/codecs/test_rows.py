@@ -102,6 +102,10 @@ class TestJson:
         with pytest.raises(InvalidInput, match="no ranked rows; omit top_k"):
             encoder(classes="classes", labels=LABELS).check_top_k()
 
+    def test_labels_without_a_rank(self) -> None:
+        got = answer(encoder(classes="classes", labels=LABELS), 2)
+        assert (got["labels"], got["outputs"]["scores"]) == (["circle", "square"], [0.25, 0.75])
+
 
 class TestRaw:
     BOXES = encoder(counted("boxes", (4, 2)), spec("found", "int64", (-1,)))
