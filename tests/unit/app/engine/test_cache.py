@@ -85,3 +85,10 @@ def test_many_shapes_are_returned_unchanged() -> None:
         got = cache.get(key(number))
         assert got is not None
         assert got["v"].tolist() == [number % 256] * (number % 500)
+
+
+def test_replaced_value_is_counted_once() -> None:
+    cache = PredictionCache(1_000_000, None, timer=lambda: 0.0)
+    cache.put(key(1), value(1))
+    cache.put(key(1), value(2))
+    assert cache.used_bytes == cost_bytes(key(1), value(2))

@@ -13,7 +13,7 @@ import pytest
 from app.backends.base import Backend, Between
 from app.backends.fake import FakeBackend
 from app.engine.replica import Replica, ReplicaState
-from app.errors import ReplicaHangs
+from app.errors import ReplicaError, ReplicaHangs
 from app.threads import NICENESS
 from app.types import Device, ModelId
 from tests.unit.app.engine.harness import until
@@ -113,3 +113,14 @@ async def test_replica_serves_after_a_hanging_proof(replica: Replica, proof: Pro
     proof.go_on.set()  # it comes back, and cleans up
     await until(lambda: replica.lost_threads == 0)
     assert backend.calls == ["close"]
+
+
+async def test_hanging_replica_does_not_blame_the_proof(replica: Replica, proof: Proof) -> None:
+    backend = FakeBackend()
+    installing = await begin(replica, backend, proof)
+    replica.give_up_thread(ReplicaHangs("it hangs"))
+    with pytest.raises(ReplicaError) as failed:
+        await installing
+    proof.go_on.set()
+    await until(lambda: backend.calls == ["close"])
+    assert not isinstance(failed.value, ReplicaHangs)

@@ -317,6 +317,16 @@ class TestLostThread:
         self.go_on.set()
         assert await replica.close(1.0)
 
+    async def test_steps_of_new_and_hanging_thread_differ(self, replica: Replica) -> None:
+        await self.stuck(replica)
+        hanging = replica.step
+        replica.give_up_thread(ReplicaHangs("it hangs"))
+        steps = [await replica.call(lambda: replica.step) for _ in range(3)]
+        assert None not in steps
+        assert len({hanging, *steps}) == 4
+        self.go_on.set()
+        assert await replica.close(1.0)
+
 
 async def test_ended_batch_is_freed_without_gc() -> None:
     """At once: thousands of batches would else wait for the garbage collector, with their items."""

@@ -184,6 +184,17 @@ class TestEnd:
         scene.clock.advance(2)
         assert waiter.error is None
 
+    async def test_several_tasks_may_wait_for_the_end(self) -> None:
+        scene = Scene()
+        waiter = scene.add(1)
+        drains = [asyncio.create_task(scene.open.until_none()) for _ in range(2)]
+        await asyncio.sleep(0)
+        scene.settle(waiter)
+        done, _ = await asyncio.wait(drains, timeout=30)
+        for each in drains:
+            each.cancel()
+        assert len(done) == 2
+
 
 @given(
     st.lists(
@@ -214,3 +225,11 @@ def test_every_waiter_ends_at_its_deadline(steps: list[tuple[str, int]]) -> None
         for waiter in waiters:
             late = waiter.deadline <= scene.clock.now() and waiter not in settled
             assert (waiter.error is not None) is late
+
+
+async def test_hastening_a_settled_waiter_is_harmless() -> None:
+    scene = Scene()
+    waiter = scene.add(2.0)
+    scene.settle(waiter)
+    scene.open.hasten(waiter, 1.0)
+    await asyncio.wait_for(scene.open.until_none(), 30)
