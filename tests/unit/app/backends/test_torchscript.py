@@ -74,16 +74,6 @@ class TestSmallBackends(BackendSuite):
         Golden(self.artifact.manifest, tolerance).replay(backend, (1, 2, 8, 33, 64, 100))
 
 
-def test_golden_examples_hold_at_every_bucket(repository: Path) -> None:
-    for name in ("digits", "pairwise"):
-        artifact = Repository(repository).open(ModelId(name, 1))
-        golden = Golden(artifact.manifest, artifact.manifest.variants["script"].tolerance)
-        backend = backend_of(artifact)
-        backend.load()
-        backend.warm_up(golden.batches((1, 8, 64)))
-        golden.replay(backend, (1, 2, 8, 33, 64, 100))
-
-
 class TestRejections:
     def written(self, root: Path, made: Made) -> Artifact:
         write_artifact(root, "double", variants={"script": made})
