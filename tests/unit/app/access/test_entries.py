@@ -95,6 +95,21 @@ class TestMaking:
         secret = printed.err.splitlines()[-1]
         assert key.digest == hashlib.sha256(secret.encode()).digest()
 
+    @pytest.mark.parametrize(
+        ("arguments", "why"),
+        [
+            (["a b"], "torchlane: a name has at most 64 letters"),
+            (["a", "--limit", "many"], "torchlane: a rate limit is a number"),
+        ],
+    )
+    def test_invalid_arguments_create_no_key(
+        self, capfd: pytest.CaptureFixture[str], arguments: list[str], why: str
+    ) -> None:
+        assert main(arguments) == 2
+        printed = capfd.readouterr()
+        assert printed.out == ""
+        assert printed.err.startswith(why)
+
 
 def test_repr_does_not_show_the_hash() -> None:
     (key,) = parse_entries([f"a predict {HASH}"])

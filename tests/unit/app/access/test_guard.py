@@ -52,6 +52,11 @@ class TestWithoutKeys:
         with pytest.raises(RateLimited):
             guard.admit({}, "predict").arrives()
 
+    def test_predictions_are_open_without_a_lookup(self) -> None:
+        guard = Rig().guard
+        assert not guard.enabled
+        guard.admit({}, "predict").arrives()
+
 
 class TestKeys:
     @pytest.mark.parametrize(

@@ -111,3 +111,18 @@ def test_number_of_counts_is_limited_by_lru() -> None:
     storage.acquire_sliding_window_entry("new", 1, 60)
     assert not storage.acquire_sliding_window_entry("1", 1, 60)
     assert storage.acquire_sliding_window_entry("0", 1, 60)
+
+
+def test_counts_can_be_cleared() -> None:
+    clock = ManualClock()
+    storage = WindowStorage(clock.now)
+    for key in "abc":
+        assert storage.acquire_sliding_window_entry(key, 1, 60)
+        assert not storage.acquire_sliding_window_entry(key, 1, 60)
+    storage.clear("a")
+    storage.clear_sliding_window("b", 60)
+    assert storage.acquire_sliding_window_entry("a", 1, 60)
+    assert storage.acquire_sliding_window_entry("b", 1, 60)
+    assert storage.check()
+    assert storage.reset() == 3
+    assert storage.acquire_sliding_window_entry("c", 1, 60)

@@ -12,7 +12,7 @@ from prometheus_client import Counter, Histogram, generate_latest
 from app.metrics import Metrics
 from app.metrics.counters import SECONDS
 from app.metrics.own import OwnRegistry
-from app.metrics.tally import HistogramTally, TracedObservation
+from app.metrics.tally import HistogramTally, Tally, TracedObservation
 from app.types import ModelId
 
 BOUNDS = (0.5, 1, 2.5)
@@ -61,3 +61,18 @@ def test_collected_samples_match_the_library(amounts: list[float]) -> None:
         labels = {"model": "m", "version": "1", **sample.labels}
         got = metrics.registry.get_sample_value(sample.name, labels)
         assert got == pytest.approx(sample.value), sample
+
+
+def test_counter_flushes_only_new_counts() -> None:
+    handed: list[float] = []
+    tally = Tally(handed.append)
+    tally.flush()
+    assert handed == []
+    tally.inc()
+    tally.inc(4)
+    tally.flush()
+    tally.flush()
+    assert handed == [5]
+    tally.inc(2)
+    tally.flush()
+    assert handed == [5, 2]

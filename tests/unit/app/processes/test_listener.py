@@ -263,3 +263,25 @@ def test_connection_without_a_protocol_counts_as_lost(runner: asyncio.Runner) ->
             assert parent.lost == 1
 
     runner.run(scenario())
+
+
+def test_aborted_connection_does_not_stop_others(runner: asyncio.Runner) -> None:
+    async def scenario() -> None:
+        here = bound(errno.ECONNABORTED)
+        async with listening(here):
+            clients = connect(here, 3)
+            await turns(10)
+            assert Made.count == 3
+            close(clients)
+
+    runner.run(scenario())
+
+
+def test_end_of_the_parent_is_an_empty_order(runner: asyncio.Runner) -> None:
+    async def scenario() -> None:
+        async with handed_over() as parent:
+            parent.channel.close()
+            await turns(10)
+            assert parent.orders[0] == b""
+
+    runner.run(scenario())

@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 from prometheus_client import ProcessCollector, generate_latest
+from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.metrics import Metrics
@@ -205,5 +206,21 @@ async def test_worker_writes_its_metrics_periodically(
         while b'torchlane_items_total{model="double",outcome="ok"' not in await one.scraped():
             await asyncio.sleep(0.01)
     assert Scraped(await one.scraped())("torchlane_items_total") == 6
+    one.close()
+    other.close()
+
+
+async def test_openmetrics_adds_up_over_processes(make: Callable[[int], SharedMetrics]) -> None:
+    one, other = make(0), make(1)
+    for each in (one, other):
+        each.request("/predict", 200, "ok").count(0.003, "0af7651916cd43dd8448eb211c80319c")
+        each.write_down()
+    text, kind = await one.scraped_as("application/openmetrics-text")
+    assert kind.startswith("application/openmetrics-text")
+    found = openmetrics.text_string_to_metric_families(text.decode())  # type: ignore[no-untyped-call]
+    families = {each.name: each for each in found}
+    samples = families["torchlane_request_seconds"].samples
+    assert [each.value for each in samples if each.name.endswith("_count")] == [2]
+    assert not any(each.exemplar for each in samples)  # prometheus_client shares none
     one.close()
     other.close()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from app.processes.shared_values import OwnValues, Value, forget_gauges, merged
 from app.shared_file import SharedFile
@@ -84,3 +86,21 @@ def test_reader_in_the_middle_of_a_write_finds_whole_entries(files: list[SharedF
     later.write()
     (samples,) = merged(files).values()
     assert [(each.labels["by"], each.value) for each in samples] == [("a", 1), ("third", 3)]
+
+
+def test_a_full_disk_is_logged_once_and_loses_nothing(
+    files: list[SharedFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = OwnValues(files[0])
+    counter(own).inc(1)
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as during, capture_logs() as logs:
+        during.setattr(os, "pwrite", full)
+        own.write()
+        own.write()
+    assert [each["event"] for each in logs] == ["metrics_not_written"]
+    own.write()
+    assert merged(files)["made"][0].value == 1

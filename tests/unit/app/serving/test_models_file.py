@@ -181,3 +181,23 @@ def test_half_written_file_grants_no_access(file: Path, monkeypatch: pytest.Monk
     models.look()
     assert models.of("a").allowed_keys == frozenset({"y"})
     assert "empty file" in str(models.problem)
+
+
+def test_server_settings_apply_without_a_file() -> None:
+    models = ModelsFile(None, DEFAULTS, ["cpu"], asks_for_keys=False)
+    models.look()
+    assert models.of("any") is DEFAULTS
+    assert (models.required, models.problem) == (frozenset(), None)
+
+
+def test_many_mistakes_are_counted(file: Path) -> None:
+    with pytest.raises(ModelsFileError) as caught:
+        models_file(file, "".join(f"[models.m{n}]\ncach = 1\n" for n in range(30)))
+    first, *_, last = str(caught.value).splitlines()[1:]
+    assert first.startswith("  [models.m0] cach is not a model setting")
+    assert last == "  and 10 more mistakes"
+    with pytest.raises(ModelsFileError) as caught:
+        models_file(file, "# " + "x" * 100_000 + "\n[models.a]\nvariant = ['" + "y" * 1000 + "']")
+    _, told = str(caught.value).splitlines()
+    assert told.startswith("  [models.a] variant = ['yyy")
+    assert len(told) < 600

@@ -279,3 +279,10 @@ def test_missing_model_is_an_error(tmp_path: Path) -> None:
     write_artifact(tmp_path, "double")
     with pytest.raises(LookupError, match="no version of 'other'"):
         measured(tmp_path, "other")
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_older_version_replaces_a_damaged_one(tmp_path: Path) -> None:
+    write_artifact(tmp_path, "double")
+    (write_artifact(tmp_path, "double", 2) / "script.pt").write_bytes(b"damaged")
+    assert measured(tmp_path) in layouts(2)

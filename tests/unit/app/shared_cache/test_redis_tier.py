@@ -236,3 +236,9 @@ async def test_missing_server_is_never_queried(tmp_path: Path) -> None:
             assert await r.find(KEY) == [NotFound.OPEN]
     assert {each["problem"] for each in logs} == {"No such file or directory"}
     assert SECRET not in str(logs)
+
+
+async def test_user_without_a_password_is_authenticated(server: ScriptedServer) -> None:
+    async with running(server.path, login="me@") as r:
+        await r.closed()
+    assert [b"AUTH", b"me", b""] in server.commands

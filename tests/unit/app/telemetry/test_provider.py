@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from opentelemetry.propagators.textmap import (
     default_getter,
     default_setter,
 )
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import (
     NonRecordingSpan,
     SpanContext,
@@ -22,6 +24,7 @@ from opentelemetry.trace import (
     format_trace_id,
     set_span_in_context,
 )
+from structlog.testing import capture_logs
 
 from app.telemetry import provider
 from app.telemetry.provider import Export, configured, resource_of
@@ -177,3 +180,28 @@ def test_a_wrong_header_is_named_without_its_secret(monkeypatch: pytest.MonkeyPa
     with pytest.raises(ValueError, match="OTEL_EXPORTER_OTLP_HEADERS") as caught:
         Export("1", None)
     assert "SECRET" not in str(caught.value)
+
+
+async def test_blank_variable_counts_as_unset(environ: pytest.MonkeyPatch) -> None:
+    for name in ("OTEL_EXPORTER_OTLP_TIMEOUT", "OTEL_BSP_SCHEDULE_DELAY", "OTEL_TRACES_SAMPLER"):
+        environ.setenv(name, " ")
+    environ.setenv("OTEL_TRACES_EXPORTER", "otlp")
+    await Export("1.2", None).close(5.0)
+    assert "OTEL_EXPORTER_OTLP_TIMEOUT" not in os.environ
+
+
+async def test_hanging_receiver_does_not_block_others(
+    environ: pytest.MonkeyPatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs, closed = threading.Event(), threading.Event()
+
+    ends: list[Callable[[], object]] = [hangs.wait, closed.set]
+    monkeypatch.setattr(BatchSpanProcessor, "shutdown", lambda _: ends.pop(0)())
+    environ.setenv("OTEL_TRACES_EXPORTER", "otlp,console")
+    try:
+        with capture_logs() as logs:
+            await Export("1.2", None).close(0.2)
+        assert closed.is_set()
+        assert [each["event"] for each in logs] == ["traces_not_sent"]
+    finally:
+        hangs.set()
