@@ -209,3 +209,8 @@ def test_what_a_platform_says_is_above_variables_and_below_flags(
     monkeypatch.setenv("AIP_STORAGE_URI", "gs://bucket")
     assert main(tell, ["--model-dir", "here"]) == 2
     assert capsys.readouterr().err == "torchlane: 0.0.0.0 8081 /vertex\n"
+
+
+def test_ports_must_differ(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(create, ["--grpc-port", "9000", "--port", "9000"]) == 2
+    assert "--grpc-port 9000 is TORCHLANE_PORT too" in capsys.readouterr().err

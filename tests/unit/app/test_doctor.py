@@ -61,3 +61,12 @@ def test_each_problem_is_marked(
     assert problems[0].startswith(f"! port: 127.0.0.1:{port} cannot be used (Address already in")
     assert problems[1].startswith("! double/1: ")
     assert text.endswith("\n2 problems, marked with !\n")
+
+
+def test_wrong_settings(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHLANE_PRT", "1")
+    code, text = report(capsys)
+    assert code == 1
+    assert "! settings: TORCHLANE_PRT is not a setting; did you mean TORCHLANE_PORT?" in text

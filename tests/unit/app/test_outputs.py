@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import subprocess
 import sys
 import termios
@@ -236,3 +237,16 @@ def test_signal_handler_may_log_while_its_thread_does() -> None:
     assert done.returncode == 0
     assert told.count("handled") > 5
     assert [each for each in told if each.isdecimal()] == [str(n) for n in range(20000)]
+
+
+def test_sockets_never_block() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert unblock(ours.fileno())
+        fill(ours.fileno())
+
+
+def test_files_are_left_as_they_are(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as file:
+        assert unblock(file.fileno())
+        assert os.get_blocking(file.fileno())

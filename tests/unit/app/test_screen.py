@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from structlog import DropEvent
 
-from app.screen import LINE, Screen
+from app.screen import LINE, Screen, process_age_s
 
 LOADED = {
     "event": "model_loaded",
@@ -128,3 +128,17 @@ def test_a_worker_leaves_the_lines_to_its_parent() -> None:
         "api_keys_changed"
     ]
     assert seen.passed == ["info model_loaded"]
+
+
+def test_colors_are_for_what_failed_and_for_the_address() -> None:
+    seen = Seen(colors=True)
+    assert seen.of(LOADED) == ["digits 1: compiled + script optimized at load (bfloat16) in 0.8 s"]
+    failed, ready = seen.of(NOT_LOADED, LISTENING, {"event": "ready"})
+    assert str(failed).startswith("\x1b[31mbad 2")
+    assert str(ready).startswith("\x1b[1mReady")
+    assert str(failed)[-4:] == str(ready)[-4:] == "\x1b[0m"
+
+
+def test_the_age_of_a_process_grows() -> None:
+    before = process_age_s()
+    assert 0 <= before <= process_age_s() < 24 * 3600

@@ -6,6 +6,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -208,3 +209,36 @@ def test_max_errors_ends_the_run_until_raised(
     assert bulk("double", "in.parquet", *more) == 0
     assert [row["y"] for row in rows()] == [[2, 4], None, [2, 4], None]
     assert [each["row"] for each in errors()] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"input": {"picture": [0]}}', "expected exactly 'picture', 'shift', got 'picture'"),
+        ('{"picture": [0]}', "the line has no column 'shift'; it has 'picture': the model needs "),
+        ("{}", "the line has no column 'input', nor the columns 'picture', 'shift'; it has none"),
+    ],
+)
+def test_missing_column_of_a_line_is_named(bulk: Bulk, text: str, reason: str) -> None:
+    zeros = {"picture": np.zeros((1, 4, 4)).tolist(), "shift": [0.0]}
+    Path("in.jsonl").write_text(f"{json.dumps(zeros)}\n{text}\n")
+    assert bulk("small", "in.jsonl") == 0
+    assert [row["error"] is None for row in rows()] == [True, False]
+    assert errors()[0]["reason"].startswith(reason)
+
+
+def test_name_of_a_file_that_is_a_url(bulk: Bulk) -> None:
+    Path("in.jsonl").write_text(
+        '{"input": "https://host/a.png"}\n{"input": {"path": "s3://b/a"}}\n'
+    )
+    assert bulk("pictures", "in.jsonl", "--workers", 0) == 1
+    assert [each["reason"].partition(", ")[0] for each in errors()] == [
+        "the file name is a URL: https:// is not supported",
+        "the file name is a URL: s3:// is not supported",
+    ]
+
+
+def test_ids_between_inputs_are_not_guessed(bulk: Bulk) -> None:
+    Path("in.csv").write_text("picture,id,shift\n[1,2],a,[0]\n")
+    assert bulk("small", "in.csv") == 1
+    assert [row["id"] for row in rows()] == ["0"]

@@ -117,3 +117,15 @@ def test_files_without_columns(bulk: Bulk, capsys: pytest.CaptureFixture[str], o
     Path("in.png").write_bytes(b"")
     assert bulk("double", "in.png", option) == 2
     assert "pictures have no columns" in capsys.readouterr().err
+
+
+def test_names_of_categories(bulk: Bulk) -> None:
+    Path("in.csv").write_text("age,city,note\n1,75001,x\n2,Roma,y\n")
+    assert bulk("cities", "in.csv", "--keep", "*") == 0
+    assert (found(), found("note")) == ([[1, 2], [2, 1]], ["x", "y"])
+
+
+def test_lines_cannot_be_copied(bulk: Bulk, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("in.jsonl").write_text('{"x": [1, 2], "y": 1}\n')
+    assert bulk("double", "in.jsonl", "--keep", "y") == 2
+    assert "--keep works with Parquet and CSV only" in capsys.readouterr().err

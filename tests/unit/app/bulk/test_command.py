@@ -14,6 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.bulk import command
+from app.bulk.errors import UsageError
+from app.bulk.model import open_artifact
+from app.registry.repository import Repository
+from app.serving.version_policy import VersionPolicy
 from tests.unit.app.bulk.conftest import Bulk, manifest, rows
 
 
@@ -168,3 +172,11 @@ def test_options_choose_columns_and_rows(bulk: Bulk, capsys: pytest.CaptureFixtu
     assert [(row["id"], row["y"][0]) for row in rows()] == [(n * 10, n * 2) for n in range(7)]
     assert [shard["rows"] for shard in manifest()["shards"]] == [3, 3, 1]
     assert "7 rows in" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("below", [".", "m"])
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, below: str) -> None:
+    (tmp_path / "m").symlink_to("x" * 300)
+    policy = VersionPolicy.parse("latest")
+    with pytest.raises(UsageError, match=r"/m.* cannot be read: File name too long"):
+        open_artifact(Repository(tmp_path / below), policy, "m", None)

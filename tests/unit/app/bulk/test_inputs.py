@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -199,3 +200,12 @@ def test_equal_rows_are_computed_once(bulk: Bulk) -> None:
     assert bulk("double", "in.parquet") == 0
     assert [row["y"] for row in rows()] == DOUBLED * 50
     assert (manifest()["last_part"]["equal"], manifest()["shards"][0]["computed"]) == (147, 3)
+
+
+def test_output_files_are_not_read_as_input(bulk: Bulk) -> None:
+    pq.write_table(pa.table({"input": TWO}), "in.parquet")
+    for argument in (".", "**/*.parquet"):
+        assert bulk("double", argument, "--max-errors", 0) == 0
+        assert bulk("double", argument, "--max-errors", 0, "--resume") == 0
+        assert [row["y"] for row in rows()] == DOUBLED
+        shutil.rmtree("out")

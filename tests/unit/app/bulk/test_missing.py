@@ -76,3 +76,15 @@ def test_names_of_categories(bulk: Bulk, kind: str) -> None:
     assert bulk("strict", f"in.{kind}", out="strict") == 0
     assert [row["y"] for row in rows("strict")] == [[1, 1], [1, 2], None, None]
     assert "unknown category 'Rome'" in errors("strict")[0]["reason"]
+
+
+def test_nan_in_lists_of_csv(bulk: Bulk) -> None:
+    Path("in.csv").write_text('x\n"[1, NaN]"\n"[null, 2]"\n')
+    assert bulk("gaps", "in.csv") == 0
+    assert found() == [[1, -1], [-1, 2]]
+
+
+def test_indices_of_categories(bulk: Bulk) -> None:
+    pq.write_table(pa.table({"age": [1.0, 2.0], "city": [2, 4]}), "in.parquet")
+    assert bulk("strict", "in.parquet") == 0
+    assert found() == [[1, 2], None]

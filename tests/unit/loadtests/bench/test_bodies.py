@@ -8,7 +8,12 @@ import numpy as np
 import orjson
 import pytest
 
-from loadtests.bench.bodies import Bodies, bodies_of
+from loadtests.bench.bodies import (
+    TEXTS,
+    Bodies,
+    BodiesError,
+    bodies_of,
+)
 from loadtests.bench.dialects import dialect_of
 from loadtests.bench.workloads import OURS, PYTRITON, WORKLOADS, Workload
 from models.manifest import MANIFEST_FILE, Manifest
@@ -82,3 +87,20 @@ def test_binary_tensors_are_framed_as_the_protocol_says(
     assert tensor["shape"] == [workload.items, 2]
     assert tensor["parameters"] == {"binary_data_size": len(body) - size}
     assert len(body) - size == 4 * 2 * workload.items
+
+
+def test_sentences_of_two_runs_all_differ(manifest: Manifest) -> None:
+    workload = BY_NAME["text-batch"]
+    texts: list[str] = []
+    for seed in (1, 2):
+        bodies = built(workload, manifest, seed=seed)
+        calls = (bodies.call(number)[2] for number in range(bodies.most))
+        texts += (text for body in calls for text in orjson.loads(body)["input"])
+    assert len(set(texts)) == len(texts) == 2 * TEXTS
+
+
+def test_requests_run_out_instead_of_repeating(manifest: Manifest) -> None:
+    bodies = built(BY_NAME["batch-json"], manifest)
+    bodies.request(bodies.most - 1)
+    with pytest.raises(BodiesError, match="ask for fewer seconds"):
+        bodies.request(bodies.most)

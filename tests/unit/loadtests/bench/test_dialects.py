@@ -52,3 +52,10 @@ def test_invalid_answers_raise_an_answer_error(content: bytes) -> None:
     for dialect in (TORCHLANE, ONE_ROUTE, DIALECTS[PYTRITON]):
         with pytest.raises(AnswerError):
             dialect.scores(content, many=False)
+
+
+def test_peers_answer_one_prediction_or_many() -> None:
+    one = ONE_ROUTE.scores(orjson.dumps(ROW), many=False)
+    np.testing.assert_array_equal(one, [[0.25, 0.75]])
+    many = ONE_ROUTE.scores(orjson.dumps({"predictions": [ROW, ROW]}), many=True)
+    np.testing.assert_array_equal(many, [[0.25, 0.75], [0.25, 0.75]])

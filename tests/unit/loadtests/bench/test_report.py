@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from loadtests.bench import counters
-from loadtests.bench.counters import CheckError, check_compiled
+from loadtests.bench.counters import CheckError, check_compiled, items_computed
 from loadtests.bench.measuring import TurnFigures, check_same
 from loadtests.bench.report import Spread, ratios, turns, values
 from loadtests.bench.workloads import MOSEC, OURS
@@ -65,3 +65,9 @@ def test_compiled_server_must_report_it() -> None:
     for other in (page.format("false"), PAGE):
         with pytest.raises(CheckError, match="must say"):
             check_compiled(other)
+
+
+def test_items_of_one_model_are_counted() -> None:
+    assert items_computed(PAGE, "digits") == 42
+    with pytest.raises(CheckError, match="of mean"):
+        items_computed(PAGE, "mean")

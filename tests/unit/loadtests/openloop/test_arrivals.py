@@ -27,3 +27,9 @@ def test_poisson_arrivals_have_exponential_gaps() -> None:
 def test_seed_determines_the_arrivals() -> None:
     first, again, other = (schedule("poisson", 50, 2, seed) for seed in (1, 1, 2))
     assert first.tolist() == again.tolist() != other.tolist()
+
+
+@pytest.mark.parametrize(("rate", "seconds"), [(0, 1), (-1, 1), (1, 0)])
+def test_zero_rate_or_duration_is_refused(rate: float, seconds: float) -> None:
+    with pytest.raises(ValueError, match="no schedule"):
+        schedule("poisson", rate, seconds, 1)
