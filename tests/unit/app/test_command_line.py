@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
-from structlog.testing import capture_logs
 
 from app.__main__ import main
 from app.processes.worker import Worker
@@ -80,28 +79,13 @@ def test_wrong_cache_option_is_named_before_anything_is_measured(
     )
 
 
-def test_ports_must_differ(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(create, ["--grpc-port", "9000", "--port", "9000"]) == 2
-    assert "--grpc-port 9000 is TORCHLANE_PORT too" in capsys.readouterr().err
-
-
 def test_extras_are_not_imported_by_default() -> None:
     code = "import sys, app.main; sys.exit(bool({'grpc', 'google', 'redis'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], check=False, cwd=ROOT)
     assert done.returncode == 0
 
 
-def test_flag_overrides_its_variable(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("TORCHLANE_WORKERS", "3")
-    assert main(create, ["--workers", "1"]) == 2
-    assert "torchlane: 1 worker" in capsys.readouterr().err
-
-
-def test_each_public_setting_has_a_documented_flag(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_each_public_setting_has_a_documented_flag(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(create, ["--help"])
     assert ended.value.code == 0
@@ -159,25 +143,6 @@ def test_wrong_flag_is_a_one_line_error(
     assert error.startswith(f"torchlane: {told}")
     assert error.count("\n") == 1
     assert "tl_x" not in error
-
-
-def test_wrong_setting_is_reported_before_measuring(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("app.main.place", lambda *_: pytest.fail("it was measured"))
-    assert main(arguments=["--port", "0", "--rate-limit", "many"]) == 2
-    assert "torchlane: --rate-limit 'many': a rate limit is a number" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"])
-def test_metrics_are_kept_in_memory(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
-) -> None:
-    monkeypatch.setenv(name, str(tmp_path))
-    with capture_logs() as logs:
-        assert main(create, []) == 2
-    assert name not in os.environ
-    assert [each["variable"] for each in logs if each["event"] == "not_used"] == [name]
 
 
 def test_several_workers_need_memory_or_a_folder(
@@ -244,3 +209,8 @@ def test_what_a_platform_says_is_above_variables_and_below_flags(
     monkeypatch.setenv("AIP_STORAGE_URI", "gs://bucket")
     assert main(tell, ["--model-dir", "here"]) == 2
     assert capsys.readouterr().err == "torchlane: 0.0.0.0 8081 /vertex\n"
+
+
+def test_ports_must_differ(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(create, ["--grpc-port", "9000", "--port", "9000"]) == 2
+    assert "--grpc-port 9000 is TORCHLANE_PORT too" in capsys.readouterr().err

@@ -63,12 +63,6 @@ def test_each_problem_is_marked(
     assert text.endswith("\n2 problems, marked with !\n")
 
 
-def test_a_repository_without_models(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    code, text = report(capsys, "--model-dir", str(tmp_path / "none"))
-    assert code == 1
-    assert f"! {tmp_path / 'none'} does not exist" in text
-
-
 def test_wrong_settings(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

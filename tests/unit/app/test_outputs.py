@@ -155,25 +155,6 @@ def test_nobody_waits_for_an_output_that_is_not_read(
     assert read(pipe[0], 20) == b"before\nduring\nafter\n"
 
 
-def test_lines_before_during_and_after_threads_are_in_order(pipe: Pipe) -> None:
-    output = Output(pipe[1], "stderr")
-    output.write(b"before\n")
-    assert os.read(pipe[0], PAGE) == b"before\n"
-    with Outputs([output]).in_threads():
-        output.write(b"during\n")
-    output.write(b"after\n")
-    assert os.read(pipe[0], PAGE) == b"during\nafter\n"
-
-
-def test_text_without_an_end_of_line_is_continued(pipe: Pipe) -> None:
-    output = Output(pipe[1], "stderr")
-    output.write(b"one")
-    with Outputs([output]).in_threads():
-        output.write(b", two")
-    output.write(b", three\n")
-    assert os.read(pipe[0], PAGE) == b"one, two, three\n"
-
-
 def test_only_the_own_end_of_a_pipe_never_blocks() -> None:
     reading, writing = os.pipe()
     shared = os.dup(writing)
@@ -181,13 +162,6 @@ def test_only_the_own_end_of_a_pipe_never_blocks() -> None:
     assert (os.get_blocking(writing), os.get_blocking(shared)) == (False, True)
     for each in (reading, writing, shared):
         os.close(each)
-
-
-def test_sockets_never_block() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        assert unblock(ours.fileno())
-        fill(ours.fileno())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
@@ -204,12 +178,6 @@ def test_stopped_terminal_never_blocks() -> None:
     assert os.read(controlling, PAGE) == b"line\r\n"
     for each in (controlling, terminal, shared):
         os.close(each)
-
-
-def test_files_are_left_as_they_are(tmp_path: Path) -> None:
-    with (tmp_path / "log").open("w") as file:
-        assert unblock(file.fileno())
-        assert os.get_blocking(file.fileno())
 
 
 def ended(program: str, stderr: int = subprocess.STDOUT) -> subprocess.CompletedProcess[str]:
@@ -242,21 +210,6 @@ def test_prints_warnings_and_errors_keep_their_order() -> None:
     assert done.returncode == 1
 
 
-def test_stdout_is_written_although_nobody_reads_stderr() -> None:
-    done = ended(
-        "reading, writing = os.pipe()\n"
-        "os.dup2(writing, 2)\n"
-        "outputs = take_over()\n"
-        "with outputs.in_threads():\n"
-        "    print('x' * 100000, file=sys.stderr)\n"
-        "    print('during')\n"
-        "print('after')\n",
-        stderr=subprocess.DEVNULL,
-    )
-    assert done.stdout == "during\nafter\n"
-    assert done.returncode == 0
-
-
 def test_fork_writes_in_a_thread_of_its_own() -> None:
     done = ended(
         "print('parent')\n"
@@ -284,3 +237,16 @@ def test_signal_handler_may_log_while_its_thread_does() -> None:
     assert done.returncode == 0
     assert told.count("handled") > 5
     assert [each for each in told if each.isdecimal()] == [str(n) for n in range(20000)]
+
+
+def test_sockets_never_block() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert unblock(ours.fileno())
+        fill(ours.fileno())
+
+
+def test_files_are_left_as_they_are(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as file:
+        assert unblock(file.fileno())
+        assert os.get_blocking(file.fileno())

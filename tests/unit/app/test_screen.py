@@ -73,12 +73,6 @@ def test_a_start_and_a_stop() -> None:
     ]
 
 
-def test_what_is_ready_before_the_address_is_known_is_printed_with_it() -> None:
-    seen = Seen()
-    assert seen.of({"event": "ready", "models": ["digits/1"]}) == []
-    assert seen.of(LISTENING) == ["Ready in 1.2 s: http://127.0.0.1:8000 ()"]
-
-
 def test_the_last_line_lists_few_of_many_models_and_no_retired_one() -> None:
     seen = Seen()
     seen.of(LISTENING, *(LOADED | {"model": f"m{number}/1"} for number in range(8)))
@@ -109,10 +103,6 @@ def test_only_a_worker_that_replaces_another_has_a_line() -> None:
     assert lines[1:] == ["Worker 1 is ready", "Worker 1 is not ready"]
 
 
-def test_a_signal_before_the_server_accepts_requests_stops_it() -> None:
-    assert Seen().of({"event": "stopped", "signal": "SIGTERM"}) == ["Stopped (SIGTERM)"]
-
-
 def test_only_details_of_the_level_info_are_hidden() -> None:
     detail = {"event": "cpu_layout_not_measured", "reason": "no model"}
     assert Seen().of(detail) == []
@@ -124,15 +114,6 @@ def test_an_error_that_nobody_expected_keeps_its_traceback() -> None:
     seen = Seen()
     assert seen.of(NOT_LOADED, method="error") == ["bad 2: not loaded: script.pt is broken"]
     assert seen.of(NOT_LOADED | {"exc_info": True}, method="error") == ["model_not_loaded"]
-
-
-def test_colors_are_for_what_failed_and_for_the_address() -> None:
-    seen = Seen(colors=True)
-    assert seen.of(LOADED) == ["digits 1: compiled + script optimized at load (bfloat16) in 0.8 s"]
-    failed, ready = seen.of(NOT_LOADED, LISTENING, {"event": "ready"})
-    assert str(failed).startswith("\x1b[31mbad 2")
-    assert str(ready).startswith("\x1b[1mReady")
-    assert str(failed)[-4:] == str(ready)[-4:] == "\x1b[0m"
 
 
 def test_a_line_stays_one_line_whatever_a_file_is_called() -> None:
@@ -149,8 +130,13 @@ def test_a_worker_leaves_the_lines_to_its_parent() -> None:
     assert seen.passed == ["info model_loaded"]
 
 
-def test_a_worker_logs_what_its_parent_does_not_take() -> None:
-    assert Seen(takes=False).of(NOT_LOADED, method="error") == ["model_not_loaded"]
+def test_colors_are_for_what_failed_and_for_the_address() -> None:
+    seen = Seen(colors=True)
+    assert seen.of(LOADED) == ["digits 1: compiled + script optimized at load (bfloat16) in 0.8 s"]
+    failed, ready = seen.of(NOT_LOADED, LISTENING, {"event": "ready"})
+    assert str(failed).startswith("\x1b[31mbad 2")
+    assert str(ready).startswith("\x1b[1mReady")
+    assert str(failed)[-4:] == str(ready)[-4:] == "\x1b[0m"
 
 
 def test_the_age_of_a_process_grows() -> None:

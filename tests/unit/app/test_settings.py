@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from app.settings import OPEN_WHERE_UNSET, PREFIX, Settings, SettingsError, load_settings
 
@@ -27,55 +26,27 @@ def load() -> Settings:
     return load_settings(os.environ)
 
 
-@pytest.mark.parametrize("name", ["port", "unheard_of"])
-def test_settings_are_frozen(name: str) -> None:
-    with pytest.raises(ValidationError):
-        setattr(load(), name, 1)
-
-
 @pytest.mark.parametrize(
     ("name", "text", "value"),
     [
-        ("HOST", "0.0.0.0", "0.0.0.0"),
-        ("PORT", "0", 0),
         ("WORKERS", "4", 4),
         ("WORKERS", "auto", None),
-        ("MODEL_DIR", "/srv/models", Path("/srv/models")),
-        ("DEFAULT_MODEL", "digits", "digits"),
         ("REQUIRED_MODELS", "digits, mine", "digits, mine"),
-        ("REQUIRED_MODELS", "*", "*"),
-        ("MODELS_FILE", "models.toml", Path("models.toml")),
         (
             "PREDICT_ROUTE",
             "/v1/endpoints/1/deployedModels/2:predict",
             "/v1/endpoints/1/deployedModels/2:predict",
         ),
-        ("DEVICES", "cpu", "cpu"),
         ("DEVICES", "cpu*2", "cpu*2"),
-        ("DEVICES", "cuda:0", "cuda:0"),
         ("DEVICES", "cuda:0, cuda:1", "cuda:0,cuda:1"),
-        ("REPLICAS_PER_DEVICE", "2", 2),
-        ("VARIANT", "script", "script"),
-        *(("PLAN_PRECISION", name, name) for name in ("float32", "bf16", "fp16", "int8")),
-        ("MAX_BATCH_SIZE", "8", 8),
         ("BATCH_WAIT_MS", "1.5", 1.5),
-        ("QUEUE_LIMIT_ITEMS", "5", 5),
-        ("REQUEST_TIMEOUT_MS", "250", 250),
-        ("MAX_BODY_BYTES", "1024", 1024),
         ("MAX_BODY_BYTES", "2MiB", 2 * MIB),
         ("MAX_BODY_BYTES", "2 MB", 2_000_000),
-        ("MAX_ITEMS", "3", 3),
-        ("CACHE_BYTES", "0", 0),
         ("CACHE_BYTES", "1GiB", 1024 * MIB),
-        ("CACHE_TTL_S", "0.5", 0.5),
         ("CACHE_URL", "redis://me:secret@cache:7000/3", "redis://me:secret@cache:7000/3"),
         ("CACHE_URL", "rediss://[::1]?ssl_ca_certs=ca.pem", "rediss://[::1]?ssl_ca_certs=ca.pem"),
         ("CACHE_URL", "unix:///run/redis.sock?db=1", "unix:///run/redis.sock?db=1"),
-        ("CACHE_BUDGET_MS", "2.5", 2.5),
-        ("CACHE_SHARED_TTL_S", "60", 60),
-        ("API_KEYS", "a predict sha256:00", "a predict sha256:00"),
         ("API_KEYS_FILE", "/run/secrets/keys", Path("/run/secrets/keys")),
-        ("RATE_LIMIT", "100/second", "100/second"),
         ("OPEN_METRICS", "false", False),
         ("TRUSTED_HOSTS", "a.example,*.b.example", "a.example,*.b.example"),
         ("TRUSTED_HOSTS", "127.0.0.1, [::1]", "127.0.0.1, [::1]"),
@@ -85,10 +56,6 @@ def test_settings_are_frozen(name: str) -> None:
             "https://a.example,http://[::1]:8080",
             "https://a.example,http://[::1]:8080",
         ),
-        ("HEAD_TIMEOUT_S", "2.5", 2.5),
-        ("DRAIN_S", "2", 2),
-        ("LOG_LEVEL", "debug", "debug"),
-        ("LOG_FORMAT", "json", "json"),
     ],
 )
 class TestRead:
@@ -108,18 +75,6 @@ def test_environment_overrides_the_file(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setenv("TORCHLANE_PORT", "2")
     settings = load()
     assert (settings.port, settings.host) == (2, "::1")
-
-
-def test_given_values_override_both(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / ".env").write_text("TORCHLANE_WORKERS=2\n")
-    monkeypatch.setenv("TORCHLANE_WORKERS", "3")
-    assert load_settings(os.environ, workers="4").workers == 4
-
-
-def test_misspelt_name_in_the_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / ".env").write_text("TORCHLANE_PROT=1\n")
-    with pytest.raises(SettingsError, match=r"TORCHLANE_PROT .* did you mean TORCHLANE_PORT"):
-        load()
 
 
 def test_empty_variables_mean_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,36 +115,16 @@ class TestEmptyGuards:
         ("PORT", "http", "valid integer"),
         ("MODEL_DIR", "s3://bucket/models", "s3:// is not supported, only local paths are"),
         ("API_KEYS_FILE", "file:///keys", "file:// is not supported, only local paths are"),
-        ("PORT", "70000", "less than or equal to 65535"),
-        ("PORT", "-1", "greater than or equal to 0"),
-        ("WORKERS", "0", "greater than or equal to 1"),
-        ("WORKERS", "257", "less than or equal to 256"),
         ("WORKERS", "many", "use auto or a number from 1 to 256"),
         ("REQUIRED_MODELS", "digits;mine", "use digits,pairwise or *"),
         ("DEFAULT_MODEL", "digits,pairwise", "is not a valid model name, such as digits"),
         ("DEVICES", "gpu", "'gpu' is not a device; a GPU has a number, as in cuda:0"),
-        ("DEVICES", "cuda", "'cuda' is not a device; a GPU has a number, as in cuda:0"),
         ("DEVICES", "cpu*0", "use auto, cpu, cpu*2 (two replicas) or cuda:0"),
         ("DEVICES", "cuda:0;cuda:1", "with commas between several"),
         ("DEVICES", "cpu,auto", "auto cannot be combined"),
-        ("REPLICAS_PER_DEVICE", "0", "greater than or equal to 1"),
         ("PLAN_PRECISION", "fp8", "'float32', 'bf16', 'fp16' or 'int8'"),
-        ("PLAN_PRECISION", "INT8", "'float32', 'bf16', 'fp16' or 'int8'"),
-        ("MAX_BATCH_SIZE", "0", "greater than or equal to 1"),
-        ("MAX_BATCH_SIZE", "1.5", "valid integer"),
-        ("BATCH_WAIT_MS", "-1", "greater than or equal to 0"),
         ("BATCH_WAIT_MS", "nan", "finite number"),
-        ("BATCH_WAIT_MS", "5ms", "valid number"),
-        ("QUEUE_LIMIT_ITEMS", "0", "greater than or equal to 1"),
-        ("REQUEST_TIMEOUT_MS", "0", "greater than 0"),
-        ("REQUEST_TIMEOUT_MS", "inf", "finite number"),
-        ("MAX_BODY_BYTES", "0", "greater than 0"),
         ("MAX_BODY_BYTES", "lots", "byte string; use 1048576, 16MiB or 1GB"),
-        ("MAX_ITEMS", "0", "greater than or equal to 1"),
-        ("CACHE_BYTES", "-1", "byte string"),
-        ("CACHE_TTL_S", "0", "greater than 0"),
-        ("CACHE_BUDGET_MS", "0", "greater than 0"),
-        ("CACHE_SHARED_TTL_S", "0", "greater than or equal to 0.001"),
         ("OPEN_METRICS", "perhaps", "use true or false"),
         ("TRUSTED_HOSTS", "https://a.example", "use example.com, *.example.com or *"),
         ("TRUSTED_HOSTS", "a.example:80", "use example.com, *.example.com or *"),
@@ -197,13 +132,8 @@ class TestEmptyGuards:
         ("CORS_ORIGINS", "a.example", "use https://example.com:8443 or *"),
         ("CORS_ORIGINS", "https://a.example/", "use https://example.com:8443 or *"),
         ("CORS_ORIGINS", "https://*.example", "use https://example.com:8443 or *"),
-        ("HEAD_TIMEOUT_S", "0", "greater than 0"),
-        ("DRAIN_S", "0", "greater than 0"),
         ("ACCESS_LOG", "some", "'off', 'errors', 'sampled' or 'all'"),
-        ("ACCESS_LOG_SHARE", "0", "greater than 0"),
         ("ACCESS_LOG_SHARE", "1.1", "less than or equal to 1"),
-        ("LOG_LEVEL", "loud", "'debug', 'info', 'warning' or 'error'"),
-        ("LOG_FORMAT", "xml", "'console' or 'json'"),
     ],
 )
 def test_wrong_value_error_names_the_variable(
@@ -214,18 +144,6 @@ def test_wrong_value_error_names_the_variable(
         load()
     assert str(caught.value).startswith(f"{PREFIX}{name}={text!r}: ")
     assert right in str(caught.value)
-
-
-def test_all_wrong_values_are_reported_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHLANE_PORT", "x")
-    monkeypatch.setenv("TORCHLANE_DRAIN_S", "y")
-    with pytest.raises(SettingsError) as caught:
-        load()
-    lines = str(caught.value).splitlines()
-    assert sorted(line.partition("=")[0] for line in lines) == [
-        "TORCHLANE_DRAIN_S",
-        "TORCHLANE_PORT",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -243,19 +161,6 @@ def test_misspelt_name_is_refused_with_a_suggestion(
     monkeypatch.setenv(name, "1")
     with pytest.raises(SettingsError, match=f"^{name} is not a setting; did you mean {meant}"):
         load()
-
-
-def test_an_unknown_name_is_rejected_with_a_hint() -> None:
-    with pytest.raises(SettingsError, match=r"QQQQ is not a setting; docs/settings\.md lists all"):
-        load_settings({"TORCHLANE_QQQQQQQQQQQQQQQQQQQQQQQQQQQQQ": "1"})
-
-
-def test_other_variables_are_ignored() -> None:
-    assert load_settings({"TORCH_HOME": "/", "PORT": "x", "XTORCHLANE_PORT": "1"}).port == 8000
-
-
-def test_entries_of_keys_are_not_shown() -> None:
-    assert "sha256" not in repr(Settings(api_keys="a predict sha256:00", _env_file=None))
 
 
 def test_load_test_variables_are_allowed() -> None:
@@ -341,3 +246,7 @@ def test_a_second_cache_needs_the_first(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(SettingsError, match="TORCHLANE_CACHE_URL is set and") as caught:
         load()
     assert "hunter2" not in str(caught.value)
+
+
+def test_entries_of_keys_are_not_shown() -> None:
+    assert "sha256" not in repr(Settings(api_keys="a predict sha256:00", _env_file=None))

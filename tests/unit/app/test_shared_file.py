@@ -87,17 +87,3 @@ def test_a_file_that_cannot_grow_is_an_error_and_no_signal(file: SharedFile) -> 
             file.write(bytes(4096), at=4096)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def test_kernels_without_seals_have_files_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    flags: list[int] = []
-
-    def older(name: str, wanted: int) -> int:
-        flags.append(wanted)
-        if wanted != os.MFD_CLOEXEC:
-            raise OSError(22, "Invalid argument")
-        return os.open(os.devnull, os.O_RDWR)
-
-    monkeypatch.setattr(os, "memfd_create", older)
-    SharedFile.create().close()
-    assert len(flags) == 2

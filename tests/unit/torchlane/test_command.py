@@ -9,8 +9,7 @@ from importlib.util import find_spec
 
 import pytest
 
-import torchlane
-from torchlane.command import PROGRAMS, Program, main
+from torchlane.command import PROGRAMS, main
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -23,11 +22,6 @@ def test_help_lists_all_commands(capsys: pytest.CaptureFixture[str], arguments: 
     assert main(arguments) == 0
     listed = re.findall(r"^  (\w+)  ", capsys.readouterr().out, re.M)
     assert listed == list(PROGRAMS)
-
-
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"torchlane {torchlane.__version__}\n"
 
 
 @pytest.mark.parametrize(
@@ -46,15 +40,6 @@ def test_a_wrong_command_gets_a_hint(
     assert capsys.readouterr().err == f"torchlane: {hint}\n"
 
 
-def test_a_command_whose_package_is_missing(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(PROGRAMS, "score", Program("nowhere.__main__", (), ""))
-    assert main(["score"]) == 2
-    expected = "torchlane: this installation has no `score`: the package nowhere is not in it\n"
-    assert capsys.readouterr().err == expected
-
-
 @pytest.mark.parametrize("program", sorted({each.module for each in PROGRAMS.values()}))
 def test_each_program_exists(program: str) -> None:
     assert find_spec(program) is not None
@@ -64,9 +49,6 @@ def test_a_program_gets_its_arguments_and_its_exit_code_is_the_commands() -> Non
     done = run("keys", "ops", "--scope", "nonsense")
     assert done.returncode == 2
     assert "argument --scope: invalid choice: 'nonsense'" in done.stderr
-    done = run("show", "/nowhere")
-    assert done.returncode == 2
-    assert "/nowhere" in done.stderr
 
 
 def test_the_package_imports_neither_torch_nor_the_server() -> None:
@@ -76,8 +58,3 @@ def test_the_package_imports_neither_torch_nor_the_server() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
-
-
-def test_what_the_package_does_not_have() -> None:
-    with pytest.raises(AttributeError, match="module 'torchlane' has no attribute 'serve'"):
-        torchlane.serve  # noqa: B018

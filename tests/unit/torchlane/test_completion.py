@@ -39,14 +39,10 @@ def bash(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ((), tuple(PROGRAMS)),
         (("do",), ("doctor",)),
-        (("serve", "--access-log-"), ("--access-log-share",)),
-        (("serve", "--page"), ("--page",)),
         (("serve", "--page", ""), ("auto", "on", "off")),
         (("serve", "--worker"), ("--workers",)),  # --worker is the parent's
         (("export", "pair"), ("pairwise",)),
-        (("export", "--checkpoint-"), ("--checkpoint-key",)),
         (("adopt", "--resize"), ("--resize-shorter",)),
-        (("load", "find"), ("find-capacity",)),
         (("load", "run", "--arrivals", "u"), ("uniform",)),
         (("keys", "--scope", ""), ("predict", "admin", "metrics")),
     ],

@@ -73,12 +73,6 @@ def test_invalid_limit_is_refused(text: str) -> None:
         parse_limits(text)
 
 
-def test_repr_does_not_show_the_hash() -> None:
-    (key,) = parse_entries([f"a predict {HASH}"])
-    assert key.digest.hex() not in repr(key)
-    assert str(key.digest) not in repr(key)
-
-
 class TestMaking:
     def test_new_keys_differ_and_match_their_lines(self) -> None:
         secret, line = make_key("mobile", ["predict", "admin"], "100/second")
@@ -115,3 +109,9 @@ class TestMaking:
         printed = capfd.readouterr()
         assert printed.out == ""
         assert printed.err.startswith(why)
+
+
+def test_repr_does_not_show_the_hash() -> None:
+    (key,) = parse_entries([f"a predict {HASH}"])
+    assert key.digest.hex() not in repr(key)
+    assert str(key.digest) not in repr(key)

@@ -39,15 +39,7 @@ def test_prediction_paths_are_recognized(
 @pytest.mark.parametrize(
     "url",
     [
-        *(
-            b"/x",
-            b"/predict/",
-            b"/predict?a=1",
-            b"//predict",
-            b"/Predict",
-            b"/predict\xff",
-            b"*",
-        ),
+        *(b"/x", b"/predict/", b"/predict?a=1", b"//predict", b"/Predict", b"/predict\xff", b"*"),
         *(b"/models//predict", b"/models/a%20b/predict", b"/models/a/versions/x/predict"),
         *(
             b"/predict?",

@@ -43,12 +43,7 @@ FULL = Overloaded("full", retry_after_s=0.25)
         ("/v1/models/{name}:predict", InvalidInput("no"), 400, {"error": "no"}),
         ("/v1/models/{name}:predict", FULL, 503, {"error": "full"}),
         ("/invocations", InvalidInput("no"), 400, {"error_code": "BAD_REQUEST", "message": "no"}),
-        (
-            "/invocations",
-            FULL,
-            503,
-            {"error_code": "TEMPORARILY_UNAVAILABLE", "message": "full"},
-        ),
+        ("/invocations", FULL, 503, {"error_code": "TEMPORARILY_UNAVAILABLE", "message": "full"}),
         ("/embed", BackendFailed("bad"), 424, {"error": "bad", "error_type": "Backend"}),
         ("/classify", ModelNotReady("soon"), 503, {"error": "soon", "error_type": "Unhealthy"}),
         ("/classify", InvalidInput("no"), 422, {"error": "no", "error_type": "Validation"}),

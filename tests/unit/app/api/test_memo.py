@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
 from app.api.memo import ONCE, UNUSED, AnswerMemo, Remembered
 from app.types import ModelId
 
@@ -21,30 +19,13 @@ def noticed(memo: AnswerMemo, body: bytes = BODY) -> bytes | None:
     return memo.digest(MODEL, IDENTITY, "", body) if memo.has_come_before(body) else None
 
 
-@pytest.mark.parametrize(("entries", "keys", "content"), [(50_000, 1, 150), (5_000, 64, 6000)])
-def test_process_memory_grows_as_counted(entries: int, keys: int, content: int) -> None:
+def test_process_memory_grows_as_counted() -> None:
     command = [sys.executable, "-m", "tests.unit.app.api.memo_growth"]
-    arguments = [str(entries), str(keys), str(content)]
-    done = subprocess.run(command + arguments, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [*command, "3000", "64", "2000"], capture_output=True, text=True, check=True
+    )
     growth, counted = (int(number) for number in done.stdout.split())
     assert 1 / 1.5 < growth / counted < 1.5
-
-
-def test_repeated_body_is_noticed() -> None:
-    memo = AnswerMemo(10_000)
-    assert noticed(memo) is None
-    first = noticed(memo)
-    assert first is not None
-    assert noticed(memo) == first
-    assert memo.get(first) is None
-    memo.put(first, ANSWER)
-    assert memo.get(first) == ANSWER
-
-
-def test_equal_bytes_are_the_same_body() -> None:
-    memo = AnswerMemo(10_000)
-    assert noticed(memo, bytes(bytearray(BODY))) is None
-    assert noticed(memo, b"".join([BODY[:3], BODY[3:]])) is not None
 
 
 def test_repeat_is_found_after_many_unique_bodies() -> None:
@@ -56,12 +37,6 @@ def test_repeat_is_found_after_many_unique_bodies() -> None:
     assert any(noticed(memo, b"new " + body) for body in bodies)
     assert noticed(memo, BODY) is None
     assert noticed(memo, BODY) is not None  # all are looked at again
-
-
-def test_bodies_seen_once_are_never_kept() -> None:
-    memo = AnswerMemo(10_000)
-    assert all(noticed(memo, b"%d" % number) is None for number in range(3 * ONCE))
-    assert memo.used_bytes == 0
 
 
 def test_only_old_bodies_are_forgotten() -> None:
@@ -120,23 +95,3 @@ class TestBounds:
         kept = [memo.get(self.digest(number)) is not None for number in range(4)]
         assert kept == [True, False, True, True]
         assert memo.used_bytes == 3 * self.cost()
-
-    def test_answer_larger_than_the_memo_is_not_kept(self) -> None:
-        memo = AnswerMemo(self.cost() - 1)
-        memo.put(self.digest(0), ANSWER)
-        assert memo.get(self.digest(0)) is None
-        assert memo.used_bytes == 0
-
-    def test_repeated_answer_is_counted_once(self) -> None:
-        memo = AnswerMemo(1 << 30)
-        for _ in range(3):
-            memo.put(self.digest(0), ANSWER)
-        assert memo.used_bytes == self.cost()
-
-    def test_keys_and_content_are_counted(self) -> None:
-        memo = AnswerMemo(1 << 30)
-        memo.put(
-            self.digest(0),
-            Remembered(tuple(b"k" * 32 for _ in range(100)), (HEADERS, b"c" * 10_000)),
-        )
-        assert memo.used_bytes > self.cost() + 100 * 32 + 9_000

@@ -16,12 +16,6 @@ def memory() -> AnswerMemory:
     return AnswerMemory(LIMIT)
 
 
-def test_small_ones_are_free(memory: AnswerMemory) -> None:
-    first = memory.hold(LIMIT + FREE_BYTES, 0)
-    assert memory.hold(FREE_BYTES, 0) == 0
-    assert memory.held == first == LIMIT
-
-
 def test_more_than_the_limit_is_rejected_with_the_numbers(memory: AnswerMemory) -> None:
     memory.hold(900_000 + FREE_BYTES, 0)
     with pytest.raises(Overloaded, match="900000 bytes, the limit is 1000000, and this one needs"):
@@ -39,14 +33,6 @@ def test_one_alone_always_fits_and_may_grow(memory: AnswerMemory) -> None:
         memory.hold(FREE_BYTES + 1, 0)
     memory.give_back(held)
     assert memory.held == 0
-
-
-def test_shrinking_is_never_rejected(memory: AnswerMemory) -> None:
-    first = memory.hold(3 * LIMIT, 0)
-    memory.limit = 1
-    second = memory.hold(FREE_BYTES, 0)
-    assert memory.hold(2 * LIMIT, first) == 2 * LIMIT - FREE_BYTES
-    assert memory.hold(0, second) == 0
 
 
 def test_it_is_short_above_a_half(memory: AnswerMemory) -> None:

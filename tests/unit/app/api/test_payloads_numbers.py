@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 
@@ -157,7 +156,7 @@ def bodies(draw: st.DrawFn, shape: tuple[int, ...], *, many: bool) -> bytes:
     return (start + text).encode(errors="surrogateescape")
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.data(), st.sampled_from(DTYPES), st.sampled_from(SHAPES), st.booleans())
 def test_all_parsers_agree_on_any_body(
     data: st.DataObject, dtype: Dtype, shape: tuple[int, ...], many: bool
@@ -165,58 +164,25 @@ def test_all_parsers_agree_on_any_body(
     WAYS[dtype, shape].check(data.draw(bodies(shape, many=many)), many=many)
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.lists(good, min_size=3, max_size=3), st.sampled_from(DTYPES))
-def test_all_parsers_agree_on_any_number(numbers: list[str], dtype: Dtype) -> None:
-    WAYS[dtype, (3,)].check(f'{{"input": [{", ".join(numbers)}]}}'.encode(), many=False)
-    for number in numbers:
-        WAYS[dtype, (1,)].check(f'{{"input": [{number}]}}'.encode(), many=False)
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.lists(st.binary(min_size=8, max_size=8), min_size=3, max_size=3))
-def test_all_parsers_agree_on_the_shortest_spelling(patterns: list[bytes]) -> None:
-    numbers = [float.fromhex(_hex(each)) for each in patterns]
-    assert WAYS["float64", (3,)].check(json.dumps({"input": numbers}).encode(), many=False)
-    WAYS["float32", (3,)].check(json.dumps({"input": numbers}).encode(), many=False)
-
-
-def _hex(pattern: bytes) -> str:
-    """A finite double of any sign, exponent and mantissa."""
-    bits = int.from_bytes(pattern, "little")
-    exponent = (bits >> 52 & 0x7FF) % 0x7FF - 1023
-    return f"{'-' if bits >> 63 else ''}0x1.{bits & (1 << 52) - 1:013x}p{max(exponent, -1022)}"
-
-
 @pytest.mark.parametrize(
     "text",
     [
         '{"input": [1, 2, 3], "input": [4, 5, 6]}',
-        '{"input": [1, 2, 3], "input": 1}',
         '{"input": {"x": [1, 2, 3], "x": [4, 5, 6]}}',
         '{"\\u0069nput": [1, 2, 3]}',
         '{"input": {"\\u0078": [1, 2, 3]}}',
         '{"input": [9007199254740993, 9007199791611905, 1]}',
         '{"input": [-0, 0.0, -0.0]}',
         '\ufeff{"input": [1, 2, 3]}',
-        '{"input": []}',
         '{"input": [1, 2, [3]]}',
         '{"input": [[1, 2, 3]]}',
-        '{"input": [[1], [2], [3]]}',
         '{"input": [true, 2, 3]}',
-        '{"input": ["1", 2, 3]}',
-        '{"input": [null, 2, 3]}',
         '{"input": "[1, 2, 3]"}',
-        '{"input": [1, 2]}',
-        '{"input": [[1, 2, 3], [4, 5]]}',
-        '{"input": {"y": [1, 2, 3]}}',
         '{"input": [1, 2, 3], "more": 1}',
         '{"input": [1, 2, 3]} 7',
-        '{"input": [1, 2, 03]}',
         '{"input": [1, 2, 1e999]}',
         "[1, 2, 3]",
         '{"input": [1, 2, 1e39]}',
-        '{"input": [1, 2, 70000]}',
         '{"input": [1, 2, 3]}}',
         '{"inp\\ud800ut": [1, 2, 3]}',
         '{"input\\u0000": [1, 2, 3]}',

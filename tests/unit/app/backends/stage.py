@@ -70,22 +70,14 @@ class Stage:
         return self.fakes[form]
 
     def backend(
-        self,
-        stored: tuple[Step, ...] | None = None,
-        key: Hashable = "key",
-        *,
-        mixable: bool = True,
+        self, stored: tuple[Step, ...] | None = None, key: Hashable = "key", *, mixable: bool = True
     ) -> PlannedBackend:
         """Of what was added; not loaded."""
         known = self._measurements
         return PlannedBackend(self.parts, stored, XEON, known, key, mixable=mixable)
 
     def warm(
-        self,
-        stored: tuple[Step, ...] | None = None,
-        key: Hashable = "key",
-        *,
-        mixable: bool = True,
+        self, stored: tuple[Step, ...] | None = None, key: Hashable = "key", *, mixable: bool = True
     ) -> PlannedBackend:
         """Of what was added; loaded and warmed."""
         backend = self.backend(stored, key, mixable=mixable)

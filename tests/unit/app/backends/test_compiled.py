@@ -97,11 +97,7 @@ class TestUnusable:
         ids=["architecture", "torch", "device"],
     )
     def test_unusable_package_is_refused_before_torch_loads(
-        self,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        changes: dict[str, object],
-        says: str,
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], says: str
     ) -> None:
         monkeypatch.setattr(packages, "_load", lambda *_: pytest.fail("it was loaded"))
         backend = backend_of(written(tmp_path, changed(small_variant("compiled"), **changes)))

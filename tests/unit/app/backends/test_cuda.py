@@ -7,7 +7,6 @@ import math
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,15 +16,11 @@ from structlog.testing import capture_logs
 from torch import nn
 
 from app.backends.base import Backend
-from app.backends.cuda import CudaStreams, streams_of
-from app.backends.factory import TorchBackends
+from app.backends.cuda import streams_of
 from app.backends.forward import FormBackend
 from app.backends.golden import Golden
 from app.backends.graphs import Graph, Graphs
 from app.backends.lane import Lane
-from app.backends.nvml import readings_of
-from app.backends.selection import Preference, select
-from app.errors import ModelError, OutOfMemory
 from app.registry.repository import Artifact, Repository
 from app.types import Arrays, Device, ModelId
 from models.forms import compute_in_float32
@@ -216,51 +211,6 @@ def test_replicas_on_one_gpu_capture_and_run_in_parallel(
     assert len(replays) >= 400
 
 
-def in_another_thread(work: Callable[[], None]) -> None:
-    """What it raises is raised here."""
-    raised: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    for each in raised:
-        raise each
-
-
-def test_each_thread_has_its_own_streams() -> None:
-    found: list[CudaStreams] = [streams_of(CUDA)]
-    assert streams_of(CUDA) is found[0]
-    thread = threading.Thread(target=lambda: found.append(streams_of(CUDA)))
-    thread.start()
-    thread.join()
-    assert found[0] is not found[1]
-
-
-class Outer(nn.Module):
-    """x [n, 2] -> y [n, 2], by way of as many numbers as n is large, cubed and more."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        large = torch.zeros(x.shape[0] ** 3 * 1_000_000, device=x.device)
-        return x + large[0]
-
-
-def test_smaller_batches_fit_after_out_of_memory(tmp_path: Path) -> None:
-    write_artifact(tmp_path, "outer", module=Outer())
-    backend = backend_of(Repository(tmp_path).open(ModelId("outer", 1)))
-    backend.load()
-    for _ in range(3):
-        with pytest.raises(OutOfMemory):
-            backend.run({"x": np.ones((200, 2), np.float32)})  # 32 TB
-        np.testing.assert_array_equal(backend.run({"x": np.ones((2, 2), np.float32)})["y"], 1)
-    backend.close()
-
-
 @pytest.mark.parametrize("name", ["digits", "double"])  # `double` cannot be captured
 def test_reloads_leak_no_memory(repository: Path, tmp_path: Path, name: str) -> None:
     if name == "double":
@@ -287,24 +237,6 @@ def test_reloads_leak_no_memory(repository: Path, tmp_path: Path, name: str) -> 
     assert reserved[-1] <= reserved[3]
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
-def test_only_the_selected_gpu_is_used(digits: Artifact) -> None:
-    def work() -> None:
-        before = torch.cuda.memory_allocated(0)
-        backend = backend_of(digits, Device("cuda", 1))
-        backend.load()
-        backend.warm_up([images(size) for size in (1, 8)])
-        got = backend.run(images(8))["scores"].copy()
-        assert torch.cuda.current_device() == 1
-        assert torch.cuda.memory_allocated(0) == before
-        backend.close()
-        first = backend_of(digits)
-        first.load()
-        np.testing.assert_allclose(first.run(images(8))["scores"], got, rtol=1e-3, atol=1e-4)
-
-    in_another_thread(work)
-
-
 async def test_application_answers_correctly_on_the_gpu(tmp_path: Path) -> None:
     write_artifact(tmp_path, "double")
     async with serving(tmp_path, devices="cuda:0", cache_bytes=0) as api:
@@ -314,25 +246,6 @@ async def test_application_answers_correctly_on_the_gpu(tmp_path: Path) -> None:
         np.testing.assert_allclose(got, 2 * np.array(items), rtol=1e-6)
         for stage in ("copy_in", "compute", "copy_out"):
             assert await api.metric("torchlane_replica_device_seconds_total", stage=stage) > 0
-
-
-def test_planned_backend_serves_on_the_gpu(repository: Path, digits: Artifact) -> None:
-    selection = select(digits.manifest, Preference(), {"cuda"})
-    factory = TorchBackends((GPU,), 64, 1)
-    backend = factory.make(digits.folder, digits.manifest, digits.digest, selection, GPU)
-    backend.load()
-    golden = Golden(digits.manifest, selection.tolerance)
-    backend.warm_up(golden.batches((1, 2, 4, 8, 16, 32, 64)))
-    golden.replay(backend, (1, 3, 64))
-    assert backend.serving().prefetches
-    backend.close()
-
-
-def test_readings_come_from_the_driver() -> None:
-    readings = {name: read() for name, read in readings_of(GPU).items()}
-    if not readings:
-        pytest.skip("NVML does not answer here")
-    assert readings["memory_bytes"] > readings["memory_used_bytes"] > 0
 
 
 LOST = """
@@ -375,11 +288,3 @@ def test_sticky_error_is_a_lost_device(tmp_path: Path) -> None:
     command = [sys.executable, "-c", LOST, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.stdout.split() == ["lost", "lost"]
-
-
-def test_failed_forward_on_the_gpu_is_a_model_error(digits: Artifact) -> None:
-    backend = backend_of(digits)
-    backend.load()
-    with pytest.raises(ModelError):
-        backend.run({"image": np.zeros((1, 1, 5, 5), np.float32)})
-    assert len(backend.run(images(2))["scores"]) == 2

@@ -103,22 +103,6 @@ class TestStoredPlan:
         assert set(serving.median_us) == {str(step.form) for step in STEPS}
         assert all(list(times) == [1, 2, 4, 8] for times in serving.median_us.values())
 
-    def test_the_processor_includes_the_threads_per_replica(self, tmp_path: Path) -> None:
-        many = (CPU,) * 64
-        share = this_cpu(cpu_threads(many))
-        artifact = written(tmp_path, plan(share))
-        backend, logs = made(artifact, backends=TorchBackends(many, 8, cpu_threads(many)))
-        assert logs == []
-        assert warm(backend, artifact).serving().measured_on == str(share)
-
-    def test_both_forms_of_a_pinned_variant_are_timed_quietly(self, tmp_path: Path) -> None:
-        artifact = written(tmp_path, plan(), trace=small_variant("trace"))
-        backend, logs = made(artifact, Preference("script"))
-        assert [(log["event"], log["log_level"]) for log in logs] == [("plan_not_used", "info")]
-        assert logs[0]["reason"] == "variant 'script' is pinned"
-        serving = warm(backend, artifact).serving()
-        assert {name.partition(",")[0] for name in serving.median_us} == {"script"}
-
     def test_single_form_needs_no_plan(self, tmp_path: Path) -> None:
         alone = small_variant("script")
         alone = Made(alone.entry.model_copy(update={"optimized": None}), alone.data)
@@ -157,22 +141,6 @@ class TestForms:
         assert serving.median_us["compiled"][1] == 10_000
         assert serving.steps == (ServedStep(8, "compiled"),)
 
-    @pytest.mark.parametrize(
-        ("devices", "free"),
-        [((CPU,), False), ((CPU, CPU), False), ((CPU,), True)],
-        ids=["one replica", "two replicas", "a free dimension"],
-    )
-    def test_compiled_forms_compete(
-        self, tmp_path: Path, devices: tuple[Device, ...], free: bool
-    ) -> None:
-        write_small(tmp_path, ["script", "compiled"], free=free)
-        artifact = Repository(tmp_path).open(ModelId("small", 1))
-        backends = TorchBackends(devices, 8, cpu_threads(devices))
-        serving = warm(made(artifact, backends=backends)[0], artifact).serving()
-        assert "compiled" in serving.median_us
-        pinned = made(artifact, Preference("compiled"), backends=backends)[0]
-        assert warm(pinned, artifact).serving().steps == (ServedStep(None, "compiled"),)
-
     def test_selection_without_a_form_for_the_device(self, tmp_path: Path) -> None:
         artifact = written(tmp_path, None, int8=small_variant("int8"))
         message = "int8.zip runs on cpu, not on cuda:0"
@@ -187,9 +155,7 @@ class TestForms:
         only_script = steps((8, form("script")))
         device = stored.devices[0].model_copy(update={"steps": {"float32": only_script}})
         artifact = written(
-            tmp_path,
-            stored.model_copy(update={"devices": (device,)}),
-            trace=small_variant("trace"),
+            tmp_path, stored.model_copy(update={"devices": (device,)}), trace=small_variant("trace")
         )
         same = made(artifact, device=Device("cuda", 1))[1]
         assert same[0]["log_level"] == "info"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -26,7 +24,7 @@ from app.errors import (
     VariantUnusable,
 )
 from app.registry.repository import Artifact, Repository
-from app.types import Arrays, Device, ModelId, ServedStep
+from app.types import Arrays, Device, ModelId
 from models.archive import ArchiveError
 from models.forms import Forward, WrongMachine
 from models.manifest import Format
@@ -125,13 +123,6 @@ class TestLoad:
         with pytest.raises(ArtifactInvalid, match=r"^script\.pt has SHA-256 [0-9a-f]{64}, the man"):
             backend.load()
 
-    def test_a_missing_file(self, artifact: Artifact) -> None:
-        (artifact.folder / "script.pt").unlink()
-        backend = Scripted(artifact, lambda data: pytest.fail("it was opened"))
-        message = "script.pt cannot be read: No such file or directory"
-        with pytest.raises(ArtifactInvalid, match=f"^{re.escape(message)}$"):
-            backend.load()
-
     def test_a_larger_file_is_refused_before_reading(self, artifact: Artifact) -> None:
         os.truncate(artifact.folder / "script.pt", 2**40)  # a hole, which takes no room on the disk
         backend = Scripted(artifact, lambda data: pytest.fail("it was opened"))
@@ -150,23 +141,6 @@ class TestBackend:
         with pytest.raises(ReplicaError, match=r"^bug: "):
             backend.run(ONE)
 
-    def test_closed_backend_frees_its_model(self, artifact: Artifact) -> None:
-        freed = threading.Event()
-
-        class Forwards:
-            def __call__(self, x: torch.Tensor) -> torch.Tensor:
-                return x * 2
-
-            def __del__(self) -> None:
-                freed.set()
-
-        backend = Scripted(artifact, lambda data: Forwards())
-        backend.load()
-        backend.run(ONE)
-        assert not freed.is_set()
-        backend.close()
-        assert freed.is_set()
-
     @pytest.mark.parametrize(("file_format", "runs"), [("torchscript", WARM_RUNS), ("onnx", 1)])
     def test_warm_up_runs_each_batch_as_its_format_needs(
         self, artifact: Artifact, file_format: Format, runs: int
@@ -183,11 +157,6 @@ class TestBackend:
         backend.warm_up([{"x": np.ones((size, 2), np.float32)} for size in (1, 4)])
         assert sizes == [1] * runs + [4] * runs
         assert WARM_RUNS >= 3
-
-    def test_it_serves_its_form_at_any_size(self, artifact: Artifact) -> None:
-        backend = Scripted(artifact, lambda data: doubled)
-        assert backend.serving().steps == (ServedStep(None, "script"),)
-        assert backend.serving().measured_by is None
 
 
 class TestRunForward:
@@ -241,11 +210,6 @@ class TestRunForward:
     ) -> None:
         with pytest.raises(ModelError, match=says):
             self.run(artifact, lambda x: made)
-
-    def test_no_gradients_are_kept(self, artifact: Artifact) -> None:
-        weight = torch.ones(2, requires_grad=True)
-        outputs = self.run(artifact, lambda x: x * weight)
-        np.testing.assert_array_equal(outputs["y"], [[1, 2]])
 
     def test_read_only_inputs_are_copied(self, artifact: Artifact) -> None:
         def forward(x: torch.Tensor) -> torch.Tensor:

@@ -14,16 +14,14 @@ from structlog.testing import capture_logs
 
 from app.backends.base import Backend, LaunchedBatch
 from app.backends.forward import FormBackend
-from app.backends.golden import Golden
 from app.backends.graphs import Graph, Graphs
 from app.backends.lane import Lane
-from app.backends.streams import Buffer
-from app.errors import ModelError, OutOfMemory, ReplicaError
+from app.errors import ModelError, ReplicaError
 from app.registry.repository import Artifact, Repository
 from app.types import Array, Arrays, Device, ModelId
 from models.plan import Form
 from models.tensors import Tolerance
-from tests.artifacts import small_batch, write_artifact, write_small
+from tests.artifacts import write_artifact, write_small
 from tests.late_streams import LateStreams, Order
 from tests.unit.app.backends.suite import BackendSuite
 
@@ -32,7 +30,7 @@ EXACT = Tolerance(absolute=0, relative=0)
 ORDERS = [
     (Order.NO_MORE_THAN_NEEDED, 0),
     (Order.OTHERS_FIRST, 0),
-    *((Order.ANY, seed) for seed in range(4)),
+    *((Order.ANY, seed) for seed in range(2)),
 ]
 
 
@@ -187,35 +185,6 @@ def test_memory_is_allocated_once(double: Artifact) -> None:
     assert len(streams.made_bytes) <= before + 3  # of the slot that warming did not use
 
 
-def test_memory_for_larger_shapes_grows_in_steps() -> None:
-    made: list[int] = []
-
-    def make(count: int) -> torch.Tensor:
-        made.append(count)
-        return torch.zeros(count, dtype=torch.uint8)
-
-    buffer = Buffer(make)
-    for length in range(1, 1000):
-        view = buffer.view(torch.int64, (2, length))
-        assert view.shape == (2, length)
-        assert view.dtype == torch.int64
-    assert len(made) < 20
-    assert made[-1] < 2 * 16 * 1000
-
-
-def test_several_inputs_and_outputs_keep_their_names(small: Artifact, streams: LateStreams) -> None:
-    late = LateBackend(small, streams)
-    plain = FormBackend(small.folder, small.manifest, Form(variant="script"), Device("cpu"))
-    late.load()
-    plain.load()
-    for rows in (1, 3, 8):
-        wanted = plain.run(small_batch(rows))
-        for name, array in late.run(small_batch(rows)).items():
-            np.testing.assert_allclose(array, wanted[name], rtol=1e-5, atol=1e-6)
-    tolerance = small.manifest.variants["script"].tolerance
-    Golden(small.manifest, tolerance).replay(late, (1, 2, 8, 33))
-
-
 def test_device_times_are_reported(double: Artifact) -> None:
     backend = loaded(double, LateStreams())
     launched = backend.launch(numbered(1, 3))
@@ -243,18 +212,6 @@ def test_expected_time_is_the_last_measured_time(double: Artifact) -> None:
     launched = backend.launch(numbered(1, 3))  # of the same bucket
     assert launched.expected_s == pytest.approx(0.003)
     launched.outputs()
-
-
-def test_a_failed_launch_ends_before_its_memory_is_reused(double: Artifact) -> None:
-    streams = LateStreams(tells_at_once=True)
-    backend = loaded(double, streams)
-    for _ in range(3):
-        good = backend.launch(numbered(1, 2))
-        with pytest.raises(ModelError):
-            backend.launch({"x": np.full((2, 2), 1000, np.float32)})
-        again = backend.launch(numbered(4, 2))
-        np.testing.assert_array_equal(good.outputs()["y"], doubled(1, 2))
-        np.testing.assert_array_equal(again.outputs()["y"], doubled(4, 2))
 
 
 def test_closing_waits_for_batches_in_flight(double: Artifact) -> None:
@@ -337,16 +294,14 @@ class TestGraphs:
             outputs = lane.launch(numbered(1, rows)).outputs()
             np.testing.assert_array_equal(outputs["y"], doubled(1, rows))
 
-    def test_out_of_memory_differs_from_a_model_error(
-        self, double: Artifact, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        lane = self.lane(double, LateStreams())
 
-        def fails(_: object) -> None:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-
-        monkeypatch.setattr(lane, "forward", fails)
-        for _ in range(3):
-            launched = lane.launch(numbered(1, 4))
-            with pytest.raises(OutOfMemory):
-                launched.outputs()
+def test_a_failed_launch_ends_before_its_memory_is_reused(double: Artifact) -> None:
+    streams = LateStreams(tells_at_once=True)
+    backend = loaded(double, streams)
+    for _ in range(3):
+        good = backend.launch(numbered(1, 2))
+        with pytest.raises(ModelError):
+            backend.launch({"x": np.full((2, 2), 1000, np.float32)})
+        again = backend.launch(numbered(4, 2))
+        np.testing.assert_array_equal(good.outputs()["y"], doubled(1, 2))
+        np.testing.assert_array_equal(again.outputs()["y"], doubled(4, 2))

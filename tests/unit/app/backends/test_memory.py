@@ -39,12 +39,6 @@ def test_out_of_memory_error_names_both_sizes(monkeypatch: pytest.MonkeyPatch) -
     )
 
 
-def test_memory_for_shapes_counts_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_left(monkeypatch, 31 * MIB)
-    with pytest.raises(ReplicaError, match="takes 32 MiB of memory, 31 MiB are free"):
-        check_fits("script.pt", 10 * MIB, CPU, PLAIN, 10 * MIB)
-
-
 def test_gpu_needs_memory_for_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     set_left(monkeypatch, 2500 * MIB)
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (900 * MIB, 8000 * MIB))

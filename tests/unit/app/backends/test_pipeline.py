@@ -101,11 +101,6 @@ class TestPipelineBackend(BackendSuite):
         return {"x": np.full((3, 2), 101, np.float32)}
 
 
-def test_serving_names_the_devices(made: PipelineBackend) -> None:
-    made.load()
-    assert [step.form for step in made.serving().steps] == ["staged on cpu, cpu"]
-
-
 def test_altered_stage_is_refused_and_threads_end(made: PipelineBackend) -> None:
     before = threading.active_count()
     (made.folder / "stage2.pt").write_bytes(b"altered")
@@ -166,16 +161,6 @@ def test_parts_are_joined_in_order(rows: int, parts: int) -> None:
     pipeline.close()
 
 
-def test_each_thread_runs_its_initializer() -> None:
-    begun: list[str] = []
-    pipeline = Pipeline(
-        [Stage(lambda x: x, CPU)] * 3, lambda: begun.append(threading.current_thread().name)
-    )
-    pipeline.run([torch.ones(1)], 1)
-    assert sorted(begun) == ["stage-1", "stage-2", "stage-3"]
-    pipeline.close()
-
-
 @pytest.mark.parametrize("stage", [0, 1])
 def test_a_failed_part_fails_only_its_batch(stage: int) -> None:
     def fails(x: torch.Tensor) -> torch.Tensor:
@@ -225,19 +210,6 @@ def test_number_of_parts_depends_on_batch_size() -> None:
     pipeline.close()
 
 
-def test_an_idle_stage_keeps_no_batch_alive() -> None:
-    pipeline = stages(lambda x: x + 1, lambda x: x + 1)
-    x = torch.ones(4)
-    seen = weakref.ref(x)
-    made = pipeline.run([x], 2)
-    seen_made = weakref.ref(made)
-    del x, made
-    gc.collect()
-    assert seen() is None
-    assert seen_made() is None
-    pipeline.close()
-
-
 @pytest.mark.parametrize("stage", [0, 1])
 def test_failed_stage_keeps_no_batch_alive(stage: int) -> None:
     seen: list[weakref.ref[torch.Tensor]] = []
@@ -262,17 +234,6 @@ def test_failed_stage_keeps_no_batch_alive(stage: int) -> None:
         assert [each() for each in seen] == [None] * len(seen)
     finally:
         gc.enable()
-
-
-def test_unclosed_pipeline_ends_when_unreferenced() -> None:
-    pipeline = stages(lambda x: x, lambda x: x)
-    threads = [each for each in threading.enumerate() if each.name.startswith("stage-")]
-    threads = threads[-2:]
-    pipeline.run([torch.ones(2)], 2)
-    del pipeline
-    for thread in threads:
-        thread.join(10)
-    assert not any(thread.is_alive() for thread in threads)
 
 
 def test_extra_row_in_a_part_is_an_error() -> None:

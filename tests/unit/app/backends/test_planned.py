@@ -15,14 +15,9 @@ from app.backends.factory import TorchBackends
 from app.backends.fake import FakeBackend
 from app.backends.planned import Candidate, Measurements, PlannedBackend
 from app.backends.selection import Preference, select
-from app.errors import (
-    ModelError,
-    ReplicaError,
-    TorchlaneError,
-)
+from app.errors import ModelError, ReplicaError
 from app.registry.repository import Artifact, Repository
 from app.types import Arrays, Device, ModelId, ServedStep, Serving
-from models.timing import WARM_RUNS
 from tests.artifacts import write_small
 from tests.unit.app.backends.stage import SIZES, Stage, batch, golden
 from tests.unit.app.backends.suite import BackendSuite, SmallSuite
@@ -89,17 +84,6 @@ class TestStoredPlan:
         stage.warm(steps((1, C), (8, A)))
         assert stage.fakes[B].calls == []
 
-    def test_nothing_is_timed(self, stage: Stage) -> None:
-        stage.add(A, 9 * MS)
-        stage.add(B, 1 * MS)
-        backend = stage.warm(steps((1, B), (8, A)))
-        # Each is warmed at its own sizes only: A, which serves three, replays examples alone too.
-        runs = [WARM_RUNS * 3 + 1 + 3, WARM_RUNS + 1]
-        assert [len(fake.batches) for fake in stage.fakes.values()] == runs
-        assert backend.serving() == Serving(
-            (ServedStep(1, "b, optimized at load"), ServedStep(8, "a")), str(XEON), "export"
-        )
-
 
 class TestMeasured:
     def test_fastest_form_is_chosen_at_each_size(self, stage: Stage) -> None:
@@ -124,11 +108,6 @@ class TestMeasured:
             (str(XEON), {2: "a", 8: "b, optimized at load"})
         ]
 
-    def test_equally_fast_forms_keep_the_preferred_one(self, stage: Stage) -> None:
-        for each in (B, A):
-            stage.add(each)
-        assert stage.ran(stage.warm(), 8) == B
-
     def test_only_unused_forms_are_closed(self, stage: Stage) -> None:
         stage.add(A, 1 * MS)
         stage.add(B, 9 * MS)
@@ -138,28 +117,11 @@ class TestMeasured:
         backend.close()
         assert [fake.calls.count("close") for fake in stage.fakes.values()] == [1, 1]
 
-    def test_times_average_over_several_shapes(self, stage: Stage) -> None:
-        stage.add(A, 2 * MS)
-        stage.add(B, 9 * MS)
-        backend = stage.backend()
-        backend.load()
-        backend.warm_up([batch(2), {"x": np.ones((2, 3), np.float32)}])
-        assert backend.serving().median_us == {str(A): {2: 2000}, str(B): {2: 9000}}
-
     def test_single_form_is_not_timed(self, stage: Stage) -> None:
         stage.add(A)
         backend = stage.warm()
         assert not stage.timed(A)
         assert backend.serving() == Serving((ServedStep(None, "a"),))
-
-    def test_no_batches_means_no_timing(self, stage: Stage) -> None:
-        stage.add(A)
-        stage.add(B)
-        backend = stage.backend()
-        backend.load()
-        backend.warm_up([])
-        assert backend.serving() == Serving((ServedStep(None, "a"),))
-        assert stage.ran(backend, 3) == A
 
 
 class TestSlow:
@@ -173,14 +135,6 @@ class TestSlow:
         assert backend.warm_up(WARMED).largest == 4
         assert max(len(values) for fake in stage.fakes.values() for values in fake.batches) == 4
         assert stage.ran(backend, 4) == B
-
-    def test_clearly_slower_form_runs_no_larger_batch(self, stage: Stage) -> None:
-        stage.add(A, lambda size: 120 * MS * size**0.8)
-        stage.add(B, lambda size: 100 * MS * size**0.8)
-        backend = stage.warm()
-        assert {stage.ran(backend, size) for size in SIZES} == {B}
-        assert max(map(len, stage.fakes[A].batches)) == 1
-        assert max(map(len, stage.fakes[B].batches)) == 8
 
     def test_sizes_that_export_proved_do_not_run_if_their_times_follow(
         self, monkeypatch: pytest.MonkeyPatch
@@ -244,15 +198,3 @@ class TestLife:
             backend.close()
         assert stage.fakes[B].calls[-1] == "close"
         assert [log["event"] for log in logs] == ["backend_not_closed"]
-
-    @pytest.mark.parametrize("error", [ModelError("no"), ReplicaError("gone")])
-    def test_errors_of_a_form_are_raised(self, stage: Stage, error: TorchlaneError) -> None:
-        fake = stage.add(A)
-        backend = stage.warm()
-
-        def script(inputs: Arrays) -> Arrays:
-            raise error
-
-        fake.script = script
-        with pytest.raises(type(error), match=str(error)):
-            backend.run(batch(1))

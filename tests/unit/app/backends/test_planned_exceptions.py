@@ -18,7 +18,7 @@ from app.errors import (
     TorchlaneError,
     VariantUnusable,
 )
-from app.types import Array, ServedStep, Serving
+from app.types import Array
 from models.plan import Step
 from models.tensors import Tolerance
 from tests.unit.app.backends.stage import SIZES, Stage
@@ -50,29 +50,6 @@ class TestUnusable:
         ]
         assert (logs[0]["form"], logs[0]["reason"]) == ("c", "made for another machine")
 
-    def test_a_plan_with_an_unknown_form_is_void(self, stage: Stage) -> None:
-        stage.add(A, 2 * MS)
-        stage.add(B, 1 * MS)
-        backend = stage.warm(steps((1, A), (8, C)))
-        assert stage.ran(backend, 8) == B
-        assert backend.serving().measured_by == "server"
-
-    def test_the_preference_holds_in_any_load_order(self, stage: Stage) -> None:
-        stage.add(A)
-        stage.add(B)
-        stage.add(C, load_error=VariantUnusable("no"))
-        backend = stage.warm(steps((1, B), (8, C)))
-        assert stage.timed(A)
-        assert stage.ran(backend, 1) == A
-
-    def test_only_remaining_form_serves_untimed(self, stage: Stage) -> None:
-        stage.add(A, load_error=VariantUnusable("no"))
-        stage.add(B)
-        backend = stage.warm(steps((1, B), (8, A)))
-        assert not stage.timed(B)
-        assert backend.serving() == Serving((ServedStep(None, str(B)),))
-        assert stage.ran(backend, 64) == B
-
     def test_error_lists_every_reason_once(self, stage: Stage) -> None:
         stage.add(A, load_error=VariantUnusable("a file for others"))
         stage.add(B, load_error=VariantUnusable("a file for others"))
@@ -99,15 +76,6 @@ class TestUnusable:
 
 
 class TestGolden:
-    def test_every_form_replays_examples_at_its_sizes(self, stage: Stage) -> None:
-        first, second = stage.add(A), stage.add(B)
-        stage.warm(steps((2, A), (8, B)))
-        replayed = [
-            [each for each in fake.batches if set(each) == {1.0}] for fake in (first, second)
-        ]
-        assert replayed[0][-2:] == [[1], [1, 1]]
-        assert replayed[1] == [[1], [1] * 4, [1] * 8]
-
     @pytest.mark.parametrize("stored", [None, steps((1, A), (8, B))])  # B serves batches of 4
     def test_wrong_answers_of_a_form_invalidate_the_artifact(
         self, stage: Stage, stored: tuple[Step, ...] | None
@@ -171,25 +139,6 @@ class TestReplicas:
             assert second.serving() == first.serving()
             assert stage.ran(second, 8) == B
             second.close()
-
-    def test_other_artifacts_are_measured_separately(self, stage: Stage) -> None:
-        for key in ("one", "other"):
-            stage.add(A, 9 * MS)
-            stage.add(B, 1 * MS)
-            stage.warm(key=key)
-            assert stage.timed(A)
-
-    def test_a_lost_form_voids_plans_that_name_it(self, stage: Stage) -> None:
-        stage.add(A, 3 * MS)
-        stage.add(B, 2 * MS)
-        stage.add(C, 1 * MS)
-        assert stage.ran(stage.warm(), 8) == C
-        stage.add(A, 3 * MS)
-        stage.add(B, 2 * MS)
-        stage.add(C, load_error=VariantUnusable("the temporary folder is full"))
-        backend = stage.warm()
-        assert {stage.ran(backend, size) for size in SIZES} == {B}
-        assert str(C) not in backend.serving().median_us
 
 
 class TestMeasurements:

@@ -98,15 +98,6 @@ def test_threads_share_a_form(artifact: Artifact) -> None:
     assert wrong == []
 
 
-def test_answers_are_not_overwritten_by_the_next(artifact: Artifact) -> None:
-    backend = backend_of(artifact)
-    backend.load()
-    first = backend.run(small_batch(4))["y"]
-    before = first.copy()
-    backend.run({name: array + 1 for name, array in small_batch(4).items()})
-    np.testing.assert_array_equal(first, before)
-
-
 class TestUnusable:
     def test_without_the_package_the_next_best_form_serves(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str
@@ -165,3 +156,12 @@ class TestUnusable:
         with pytest.raises(ArtifactInvalid, match=f"must contain {GRAPH} and {WEIGHTS}") as caught:
             backend_of(written(tmp_path, "openvino", data.getvalue())).load()
         assert not isinstance(caught.value, VariantUnusable)
+
+
+def test_answers_are_not_overwritten_by_the_next(artifact: Artifact) -> None:
+    backend = backend_of(artifact)
+    backend.load()
+    first = backend.run(small_batch(4))["y"]
+    before = first.copy()
+    backend.run({name: array + 1 for name, array in small_batch(4).items()})
+    np.testing.assert_array_equal(first, before)

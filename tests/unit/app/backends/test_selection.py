@@ -65,11 +65,7 @@ class TestSelect:
         ],
     )
     def test_candidates_share_a_precision_in_preference_order(
-        self,
-        default: Precision | None,
-        preference: Preference,
-        precision: str,
-        forms: list[str],
+        self, default: Precision | None, preference: Preference, precision: str, forms: list[str]
     ) -> None:
         found = select(manifest(default), preference)
         assert found.precision == precision
@@ -79,11 +75,6 @@ class TestSelect:
         for each, variant in found.candidates.items():
             assert variant == VARIANTS[each.variant]
             assert variant.precision == precision
-
-    def test_first_variant_gives_the_precision_without_a_plan(self) -> None:
-        variants = {"int8": VARIANTS["int8"], "script": VARIANTS["script"]}
-        found = select(make_manifest(variants=variants), Preference())
-        assert (found.precision, list(found.candidates)) == ("int8", [form("int8")])
 
     def test_different_answers_have_different_labels(self) -> None:
         """The label is part of the cache key."""
@@ -95,12 +86,6 @@ class TestSelect:
         assert len(set(labels)) == len(preferences)
         assert select(manifest(), Preference()).label == "plan:float32"
         assert select(manifest("int8"), Preference()).label == "plan:int8"
-
-    def test_equal_choices_have_equal_labels(self) -> None:
-        asked = select(manifest("int8"), Preference(precision="float32"))
-        assert asked.label == select(manifest(), Preference()).label
-        pinned = select(manifest(), Preference("script", "float32"))
-        assert pinned.label == select(manifest(), Preference("script")).label == "variant:script"
 
     @pytest.mark.parametrize(
         ("preference", "wanted"),
@@ -161,25 +146,11 @@ class TestKinds:
         assert select(self.manifest(), chosen, {"cpu"}).precision == "float32"
         assert select(self.manifest(), chosen, {"cpu", "cuda"}).precision != "bf16"
 
-    def test_default_precision_unsupported_by_the_device_falls_back(self) -> None:
-        only = {"bf16": self.manifest().variants["bf16"], "int8": manifest().variants["int8"]}
-        plan = make_plan({"bf16": steps((8, form("bf16")))}, XEON, precision="bf16")
-        there = self.manifest().model_copy(update={"variants": only, "plan": plan})
-        assert select(there, Preference(), {"cpu"}).precision == "int8"
-        assert select(there, Preference(), {"cuda"}).precision == "bf16"
-
 
 class TestRunsOn:
-    def test_cpu_runs_every_form_made_for_it(self) -> None:
-        forms = runs_on(select(manifest(), Preference()), "cpu")
-        assert list(forms) == [form(), form(optimized=True), form("compiled")]
-
     def test_cuda_runs_no_form_optimized_at_load(self) -> None:
         assert list(runs_on(select(manifest(), Preference()), "cuda")) == [form()]
         assert list(runs_on(select(manifest(), Preference("bf16")), "cuda")) == [form("bf16")]
-
-    def test_no_form_may_remain(self) -> None:
-        assert runs_on(select(manifest(), Preference("int8")), "cuda") == {}
 
 
 class TestStoredSteps:
@@ -200,26 +171,6 @@ class TestStoredSteps:
     @pytest.mark.parametrize("version", ["2.13.0", "2.13.0+cpu", "2.13.0+cu130"])
     def test_steps_apply_where_they_were_measured(self, largest: int, version: str) -> None:
         assert self.ask(torch_version=version, largest=largest) == (self.wanted, "")
-
-    @pytest.mark.parametrize(
-        ("here", "says"),
-        [
-            (XEON.model_copy(update={"name": "B"}), "A Xeon (x86_64), 3 threads; here is B, 3 thr"),
-            (XEON.model_copy(update={"threads": 1}), "3 threads; here is A Xeon (x86_64), 1 thr"),
-        ],
-    )
-    def test_not_used_on_another_processor(self, here: Processor, says: str) -> None:
-        found, why = self.ask(here=here)
-        assert found is None
-        assert "it was measured on" in why
-        assert says in why
-
-    def test_not_used_with_another_torch(self) -> None:
-        why = "it was measured with torch 2.13.0+cpu; here is 2.14.0+cpu"
-        assert self.ask(torch_version="2.14.0+cpu") == (None, why)
-
-    def test_not_used_for_larger_batches(self) -> None:
-        assert self.ask(largest=65) == (None, "it ends at batches of 64; here they reach 65")
 
     def test_not_used_for_a_pinned_variant(self) -> None:
         pinned = select(manifest(), Preference("script"))

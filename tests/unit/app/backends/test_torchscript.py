@@ -11,17 +11,15 @@ import numpy as np
 import pytest
 import torch
 from structlog.testing import capture_logs
-from torch import nn
 
 from app.backends.base import Backend
 from app.backends.forward import FormBackend
 from app.backends.golden import Golden
-from app.errors import ArtifactInvalid, ModelError, VariantUnusable
+from app.errors import ArtifactInvalid, VariantUnusable
 from app.registry.repository import Artifact, Repository
-from app.types import Arrays, Device, ModelId, ServedStep
-from models.manifest import Manifest
+from app.types import Arrays, Device, ModelId
 from models.plan import Form
-from tests.artifacts import Double, Made, Y, scripted, small_batch, write_artifact, write_small
+from tests.artifacts import Double, Made, scripted, small_batch, write_artifact, write_small
 from tests.unit.app.backends.suite import BackendSuite
 
 CPU = Device("cpu")
@@ -75,19 +73,6 @@ class TestSmallBackends(BackendSuite):
         tolerance = self.artifact.manifest.variants[self.form.variant].tolerance
         Golden(self.artifact.manifest, tolerance).replay(backend, (1, 2, 8, 33, 64, 100))
 
-    def test_serving_names_the_form(self) -> None:
-        assert self.make().serving().steps == (ServedStep(None, str(self.form)),)
-
-
-def test_golden_examples_hold_at_every_bucket(repository: Path) -> None:
-    for name in ("digits", "pairwise"):
-        artifact = Repository(repository).open(ModelId(name, 1))
-        golden = Golden(artifact.manifest, artifact.manifest.variants["script"].tolerance)
-        backend = backend_of(artifact)
-        backend.load()
-        backend.warm_up(golden.batches((1, 8, 64)))
-        golden.replay(backend, (1, 2, 8, 33, 64, 100))
-
 
 class TestRejections:
     def written(self, root: Path, made: Made) -> Artifact:
@@ -134,36 +119,6 @@ class TestRejections:
         backend = backend_of(artifact)
         backend.load()
         assert backend.run({"x": np.ones((1, 2), np.float32)})
-
-
-class TwoOutputs(nn.Module):
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return x * 2, x.sum(dim=1).to(torch.float64)
-
-
-def test_outputs_are_named_in_order_and_their_dtypes_checked(tmp_path: Path) -> None:
-    second = Y.model_copy(update={"name": "sum", "shape": (-1,), "dtype": "float64"})
-    write_artifact(tmp_path, "two", module=TwoOutputs(), outputs=(Y, second))
-    artifact = Repository(tmp_path).open(ModelId("two", 1))
-    backend = backend_of(artifact)
-    backend.load()
-    outputs = backend.run({"x": np.array([[1, 2], [3, 4]], np.float32)})
-    np.testing.assert_array_equal(outputs["y"], [[2, 4], [6, 8]])
-    np.testing.assert_array_equal(outputs["sum"], [3, 7])
-
-    wrong = artifact.manifest.model_copy(update={"outputs": (Y, second, second)})
-    with pytest.raises(ModelError, match="2 outputs"):
-        _loaded(artifact, wrong).run({"x": np.ones((1, 2), np.float32)})
-    third = second.model_copy(update={"dtype": "float32"})
-    wrong = artifact.manifest.model_copy(update={"outputs": (Y, third)})
-    with pytest.raises(ModelError, match="float64, not float32"):
-        _loaded(artifact, wrong).run({"x": np.ones((1, 2), np.float32)})
-
-
-def _loaded(artifact: Artifact, manifest: Manifest) -> FormBackend:
-    backend = FormBackend(artifact.folder, manifest, PLAIN, CPU)
-    backend.load()
-    return backend
 
 
 def test_loading_disables_tf32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ def bulk(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> B
     # It would set up the logs of this whole process, and so of all tests to come.
     monkeypatch.setattr("app.logs.configure_logs", lambda level, form: None)
 
-    def run(*arguments: object, out: str = "out", devices: str = "cpu*2") -> int:
+    def run(*arguments: object, out: str = "out", devices: str = "cpu") -> int:
         more = ["--out", out, "--model-dir", str(repository), "--devices", devices]
         return command.main([*map(str, arguments), *more])
 

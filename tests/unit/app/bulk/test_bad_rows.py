@@ -65,33 +65,6 @@ def test_block_with_only_bad_rows(
     assert "out is already finished\ntorchlane: no row has a prediction" in told
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ('{"input": {"picture": [0]}}', "expected exactly 'picture', 'shift', got 'picture'"),
-        ('{"picture": [0]}', "the line has no column 'shift'; it has 'picture': the model needs "),
-        ("{}", "the line has no column 'input', nor the columns 'picture', 'shift'; it has none"),
-    ],
-)
-def test_missing_column_of_a_line_is_named(bulk: Bulk, text: str, reason: str) -> None:
-    zeros = {"picture": np.zeros((1, 4, 4)).tolist(), "shift": [0.0]}
-    Path("in.jsonl").write_text(f"{json.dumps(zeros)}\n{text}\n")
-    assert bulk("small", "in.jsonl") == 0
-    assert [row["error"] is None for row in rows()] == [True, False]
-    assert errors()[0]["reason"].startswith(reason)
-
-
-def test_name_of_a_file_that_is_a_url(bulk: Bulk) -> None:
-    Path("in.jsonl").write_text(
-        '{"input": "https://host/a.png"}\n{"input": {"path": "s3://b/a"}}\n'
-    )
-    assert bulk("pictures", "in.jsonl", "--workers", 0) == 1
-    assert [each["reason"].partition(", ")[0] for each in errors()] == [
-        "the file name is a URL: https:// is not supported",
-        "the file name is a URL: s3:// is not supported",
-    ]
-
-
 def test_empty_cells_are_named(bulk: Bulk) -> None:
     Path("one.csv").write_text('id,input\na,"[1, 2]"\nb,\nc," "\n')
     assert bulk("double", "one.csv", "--max-bad", 1, out="one") == 0
@@ -126,12 +99,6 @@ def test_rows_with_too_few_or_too_many_cells_keep_their_id(
     assert only["error"].startswith("the row has ")
 
 
-def test_ids_between_inputs_are_not_guessed(bulk: Bulk) -> None:
-    Path("in.csv").write_text("picture,id,shift\n[1,2],a,[0]\n")
-    assert bulk("small", "in.csv") == 1
-    assert [row["id"] for row in rows()] == ["0"]
-
-
 def test_a_larger_share_of_bad_rows_than_allowed_is_a_failure(
     bulk: Bulk, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -146,27 +113,6 @@ def test_a_larger_share_of_bad_rows_than_allowed_is_a_failure(
     assert bulk("double", "most.parquet", "--resume") == 1
     assert "3 of 5 rows are bad, --max-bad allows 0.5" in capsys.readouterr().err
     assert bulk("double", "most.parquet", "--resume", "--max-bad", 0.6) == 0
-
-
-def test_a_resumed_run_counts_the_bad_rows_of_all_parts(
-    bulk: Bulk, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pq.write_table(pa.table({"input": [[1.0]] * 6 + [GOOD] * 4}), "in.parquet")
-    shards = ("--rows-per-shard", 2)
-    assert bulk("double", "in.parquet", *shards, "--max-errors", 4) == 3
-    capsys.readouterr()
-    assert bulk("double", "in.parquet", *shards, "--resume") == 1
-    told = capsys.readouterr().err
-    assert "4 rows in" in told
-    assert "6 of 10 rows are bad, --max-bad allows 0.5" in told
-
-
-def test_finite_inputs_with_infinite_predictions(bulk: Bulk) -> None:
-    big = float(np.float32(3e38))
-    column = pa.array([[-big, -big], GOOD], pa.list_(pa.float32()))
-    pq.write_table(pa.table({"input": column}), "in.parquet")
-    assert bulk("double", "in.parquet") == 0
-    assert [row["error"] is None for row in rows()] == [False, True]  # its double is infinite
 
 
 def test_invalid_lines_do_not_affect_others(bulk: Bulk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,3 +209,36 @@ def test_max_errors_ends_the_run_until_raised(
     assert bulk("double", "in.parquet", *more) == 0
     assert [row["y"] for row in rows()] == [[2, 4], None, [2, 4], None]
     assert [each["row"] for each in errors()] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"input": {"picture": [0]}}', "expected exactly 'picture', 'shift', got 'picture'"),
+        ('{"picture": [0]}', "the line has no column 'shift'; it has 'picture': the model needs "),
+        ("{}", "the line has no column 'input', nor the columns 'picture', 'shift'; it has none"),
+    ],
+)
+def test_missing_column_of_a_line_is_named(bulk: Bulk, text: str, reason: str) -> None:
+    zeros = {"picture": np.zeros((1, 4, 4)).tolist(), "shift": [0.0]}
+    Path("in.jsonl").write_text(f"{json.dumps(zeros)}\n{text}\n")
+    assert bulk("small", "in.jsonl") == 0
+    assert [row["error"] is None for row in rows()] == [True, False]
+    assert errors()[0]["reason"].startswith(reason)
+
+
+def test_name_of_a_file_that_is_a_url(bulk: Bulk) -> None:
+    Path("in.jsonl").write_text(
+        '{"input": "https://host/a.png"}\n{"input": {"path": "s3://b/a"}}\n'
+    )
+    assert bulk("pictures", "in.jsonl", "--workers", 0) == 1
+    assert [each["reason"].partition(", ")[0] for each in errors()] == [
+        "the file name is a URL: https:// is not supported",
+        "the file name is a URL: s3:// is not supported",
+    ]
+
+
+def test_ids_between_inputs_are_not_guessed(bulk: Bulk) -> None:
+    Path("in.csv").write_text("picture,id,shift\n[1,2],a,[0]\n")
+    assert bulk("small", "in.csv") == 1
+    assert [row["id"] for row in rows()] == ["0"]

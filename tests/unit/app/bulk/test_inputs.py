@@ -45,23 +45,6 @@ def test_parquet_numbers_keep_their_ids(bulk: Bulk, form: str) -> None:
     assert told["shards"][0]["name"] == f"part-00000.{form}"
 
 
-def test_files_may_differ_in_nullability(bulk: Bulk) -> None:
-    for name, nullable in (("1.parquet", False), ("2.parquet", True)):
-        field = pa.field("input", pa.list_(pa.float32()), nullable=nullable)
-        table = pa.table({"input": [[1.0, 2.0]]}, schema=pa.schema([field]))
-        pq.write_table(table, name)
-    assert bulk("double", "1.parquet", "2.parquet") == 0
-    assert [row["y"] for row in rows()] == [[2.0, 4.0]] * 2
-
-
-def test_csv_cells_hold_numbers_as_json(bulk: Bulk) -> None:
-    Path("1.csv").write_text('input,id\n"[1, 2]",x\n"[3.5, -4]",y\n')
-    Path("2.csv").write_text('input,id\n"[5, 6]",z\n')
-    assert bulk("double", "*.csv") == 0
-    assert [row["y"] for row in rows()] == DOUBLED
-    assert [row["id"] for row in rows()] == ["x", "y", "z"]
-
-
 def test_standard_input_is_a_stream_of_json_lines(
     bulk: Bulk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,15 +138,6 @@ def test_row_ids_allow_a_join(bulk: Bulk) -> None:
     ] * 3
 
 
-def test_output_files_are_not_read_as_input(bulk: Bulk) -> None:
-    pq.write_table(pa.table({"input": TWO}), "in.parquet")
-    for argument in (".", "**/*.parquet"):
-        assert bulk("double", argument, "--max-errors", 0) == 0
-        assert bulk("double", argument, "--max-errors", 0, "--resume") == 0
-        assert [row["y"] for row in rows()] == DOUBLED
-        shutil.rmtree("out")
-
-
 def test_picture_columns_hold_bytes_paths_or_base64(bulk: Bulk) -> None:
     Path("dark.png").write_bytes(png(10))
     Path("dark").write_bytes(png(10))
@@ -226,3 +200,12 @@ def test_equal_rows_are_computed_once(bulk: Bulk) -> None:
     assert bulk("double", "in.parquet") == 0
     assert [row["y"] for row in rows()] == DOUBLED * 50
     assert (manifest()["last_part"]["equal"], manifest()["shards"][0]["computed"]) == (147, 3)
+
+
+def test_output_files_are_not_read_as_input(bulk: Bulk) -> None:
+    pq.write_table(pa.table({"input": TWO}), "in.parquet")
+    for argument in (".", "**/*.parquet"):
+        assert bulk("double", argument, "--max-errors", 0) == 0
+        assert bulk("double", argument, "--max-errors", 0, "--resume") == 0
+        assert [row["y"] for row in rows()] == DOUBLED
+        shutil.rmtree("out")

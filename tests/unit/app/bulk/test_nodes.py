@@ -94,19 +94,6 @@ def test_node_with_another_model_is_reported(repository: Path, tmp_path: Path) -
     assert f"the driver's has {opened(repository).digest}" in str(problem)
 
 
-def test_missing_file_on_a_node_is_reported(repository: Path, tmp_path: Path) -> None:
-    path = tmp_path / "in.npy"
-    np.save(path, np.zeros((4, 2), np.float32))
-    model = BulkModel(opened(repository), CHOICES)
-    source, wanted = open_source(find_inputs([str(path)]), Chooser(model.manifest), io.BytesIO())
-    recipe = Recipe(model.manifest, model.files, wanted, Path(), True)
-    path.unlink()
-    actor = ScoringActor(order(repository), recipe, None, integer_ids=True)
-    (raw,) = read(piece(0, 4), source, BlockBounds(4, 4), None)
-    with pytest.raises(BulkError, match="cannot be read"):
-        unpack(actor(raw).column(0)[0].as_py())
-
-
 @pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed")
 def test_missing_ray_names_the_extra(bulk: Bulk, capsys: pytest.CaptureFixture[str]) -> None:
     assert bulk("double", "in.npy", "--ray", "local") == 2

@@ -89,27 +89,6 @@ def test_resumed_stream_must_be_the_same(
     assert digest() == digest("whole")
 
 
-def test_stream_that_ended_inside_a_shard(
-    bulk: Bulk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lines(count: int) -> io.TextIOWrapper:
-        return stream([1] * (1 + (number != 24)) for number in range(count))
-
-    Path("out").mkdir()
-    Path("out/.errors.parquet.tmp").symlink_to("/dev/full")
-    monkeypatch.setattr(sys, "stdin", lines(25))
-    assert bulk("double", "-", *SHARDS) == 1
-    monkeypatch.setattr(sys, "stdin", lines(60))
-    assert bulk("double", "-", *SHARDS, "--resume") == 1
-    assert "standard input had ended after 25 rows but now continues" in capsys.readouterr().err
-    monkeypatch.setattr(sys, "stdin", lines(24))
-    assert bulk("double", "-", *SHARDS, "--resume") == 1
-    assert "standard input differs from what was read before" in capsys.readouterr().err
-    monkeypatch.setattr(sys, "stdin", lines(25))
-    assert bulk("double", "-", *SHARDS, "--resume") == 0
-    assert len(rows()) == 25
-
-
 def test_one_process_at_a_time(
     bulk: Bulk, numbers: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,3 +114,24 @@ def test_changed_options_are_named(
     np.save("in.npy", np.zeros((ROWS, 2), np.float32))
     assert bulk("double", numbers, *SHARDS, "--resume") == 2
     assert "in.npy has changed since the run began" in capsys.readouterr().err
+
+
+def test_stream_that_ended_inside_a_shard(
+    bulk: Bulk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lines(count: int) -> io.TextIOWrapper:
+        return stream([1] * (1 + (number != 24)) for number in range(count))
+
+    Path("out").mkdir()
+    Path("out/.errors.parquet.tmp").symlink_to("/dev/full")
+    monkeypatch.setattr(sys, "stdin", lines(25))
+    assert bulk("double", "-", *SHARDS) == 1
+    monkeypatch.setattr(sys, "stdin", lines(60))
+    assert bulk("double", "-", *SHARDS, "--resume") == 1
+    assert "standard input had ended after 25 rows but now continues" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "stdin", lines(24))
+    assert bulk("double", "-", *SHARDS, "--resume") == 1
+    assert "standard input differs from what was read before" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "stdin", lines(25))
+    assert bulk("double", "-", *SHARDS, "--resume") == 0
+    assert len(rows()) == 25

@@ -8,8 +8,7 @@ from typing import Any
 
 import jsonschema_rs
 import orjson
-import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.codecs.choose import codec_for
@@ -67,7 +66,7 @@ def is_at_the_edge(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) > 65504
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data(), st.sampled_from(DTYPES), st.sampled_from(SHAPES))
 def test_schema_agrees_with_the_codec(
     data: st.DataObject, dtype: Dtype, shape: tuple[int, ...]
@@ -77,7 +76,7 @@ def test_schema_agrees_with_the_codec(
         agree([spec("x", dtype, (-1, *shape))], value)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data(), st.sampled_from(SHAPES))
 def test_schema_with_missing_values_agrees(data: st.DataObject, shape: tuple[int, ...]) -> None:
     value = data.draw(values | shaped(shape) | st.builds(lambda v: {"x": v}, shaped(shape)))
@@ -85,34 +84,6 @@ def test_schema_with_missing_values_agrees(data: st.DataObject, shape: tuple[int
         agree([spec("x", shape=(-1, *shape)).model_copy(update={"nan": True})], value)
         others = [spec("b", "int64", (-1,)), spec("x", shape=(-1, *shape))]
         agree([each.model_copy(update={"nan": each.name == "x"}) for each in others], value)
-
-
-@settings(max_examples=200, deadline=None)
-@given(values | st.fixed_dictionaries({"a": shaped((-1,)), "b": shaped((2,))}))
-@example({"a": [], "b": [1, 2]})
-@example({"a": [0.5], "b": [1, 2.0]})
-def test_schema_of_several_inputs_agrees(value: object) -> None:
-    if not is_at_the_edge(value):
-        agree([spec("a", shape=(-1, -1)), spec("b", "int64", (-1, 2))], value)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "least", "most"),
-    [("int8", -128, 127), ("uint8", 0, 255), ("int32", -(2**31), 2**31 - 1)],
-)
-def test_schema_has_the_bounds_of_integers(dtype: Dtype, least: int, most: int) -> None:
-    for number in (least - 1, least, most, most + 1):
-        agree([spec("x", dtype, (-1, 1))], [number])
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_the_largest_numbers_are_allowed(dtype: Dtype) -> None:
-    codec = TensorCodec(make_manifest([spec("x", dtype, (-1, 1))]))
-    (most,) = {codec.item_schema()["anyOf"][0]["items"]["maximum"]}
-    codec.decode([most])
-    codec.decode([-most])
-    with pytest.raises(InvalidInput):
-        codec.decode([most * 2])
 
 
 def test_picture_schema_allows_strings_and_tensors() -> None:

@@ -52,7 +52,7 @@ spelt = st.builds(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(spelt, min_size=1, max_size=6))
 def test_any_spelling_rounds_like_python(read: ReadFloats, texts: list[str]) -> None:
     for text in texts:
@@ -67,19 +67,7 @@ def test_any_spelling_rounds_like_python(read: ReadFloats, texts: list[str]) -> 
     assert (together is None) == any(numbers_of(read, [text]) is None for text in texts)
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.floats(-1e15, 1e15), st.integers(0, 25))
-def test_shortest_and_longer_spellings(read: ReadFloats, number: float, places: int) -> None:
-    if number == 0 or abs(number) >= 1e-300:
-        assert numbers_of(read, [repr(number), f"{number:.{places}e}"]) == [
-            number,
-            float(f"{number:.{places}e}"),
-        ]
-    got = numbers_of(read, [f"{number:.{places}f}"], "float32")
-    assert got == [float(np.float32(float(f"{number:.{places}f}")))]
-
-
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(2**52, 2**53 - 1), st.integers(-1070, -1), st.sampled_from([-1, 0, 1]))
 def test_ties_and_their_neighbours(
     read: ReadFloats, mantissa: int, exponent: int, aside: int
@@ -147,13 +135,6 @@ class TestChanged:
         numbers = value["x"] if isinstance(value, dict) else value
         assert octets == np.array(numbers, dtype).tobytes(), body
         return True
-
-    def test_cut_off_anywhere(
-        self, read: ReadFloats, body: bytes, key: str, most: int | None, dtype: Dtype
-    ) -> None:
-        assert self.check(read, body, key, most, dtype)
-        for at in range(len(body.rstrip())):
-            assert not self.check(read, body[:at], key, most, dtype)
 
     def test_one_byte_added_removed_or_changed(
         self, read: ReadFloats, body: bytes, key: str, most: int | None, dtype: Dtype

@@ -19,7 +19,6 @@ from tests.unit.models.manifests import make_manifest, spec
 PADDED = Geometry(200, 100, (0.5, 0.5), (0.0, 25.0))  # 100 x 50 in the middle of 100 x 100
 CROPPED = Geometry(300, 200, (0.5, 0.5), (-25.0, 0.0))
 STRETCHED = Geometry(50, 400, (2.0, 0.25), (0.0, 0.0))
-UNSEEN = Geometry(4, 4, (0.1, 0.1), (-50.0, 0.0))
 
 
 def places(*outputs: TensorSpec, **codec: Any) -> Places:
@@ -41,11 +40,7 @@ def boxes(form: str, values: list[Any], image: Geometry, **more: Any) -> Array:
 
 @pytest.mark.parametrize(
     ("image", "wanted"),
-    [
-        (PADDED, [20, 10, 120, 70]),
-        (CROPPED, [70, 60, 170, 120]),
-        (STRETCHED, [5, 120, 30, 240]),
-    ],
+    [(PADDED, [20, 10, 120, 70]), (CROPPED, [70, 60, 170, 120]), (STRETCHED, [5, 120, 30, 240])],
 )
 def test_every_form_is_the_same_box(image: Geometry, wanted: list[int]) -> None:
     left, top, right, bottom = wanted
@@ -112,20 +107,6 @@ def test_a_mask_of_numbers_has_the_nearest_one(image: Geometry, side: int) -> No
             assert found[0, y, x] == (mask[0][at] if is_seen else 0)
 
 
-@pytest.mark.parametrize("image", [PADDED, CROPPED, STRETCHED])
-def test_a_mask_of_scores_is_linear_between_them(image: Geometry) -> None:
-    """On a plane, which is linear, nothing changes but at half a number from its edges."""
-    rows, columns = np.indices((50, 50)) * 2 + 1  # the numbers' centres, in pixels of the input
-    mask = (3 * columns + 2 * rows).astype(np.float32)
-    found = places(spec("mask", shape=(-1, 50, 50)), masks=["mask"]).mapped({"mask": mask}, image)
-    down, across = np.indices((image.height, image.width)) + 0.5
-    across = across * image.scale[0] + image.offset[0]
-    down = down * image.scale[1] + image.offset[1]
-    inner = (across >= 1) & (across <= 99) & (down >= 1) & (down <= 99)
-    assert inner.mean() > 0.5
-    np.testing.assert_allclose(found["mask"][inner], (3 * across + 2 * down)[inner], rtol=1e-5)
-
-
 @pytest.mark.parametrize(
     "image", [PADDED, CROPPED, STRETCHED, Geometry(4, 4, (0.1, 0.1), (-50, 0))]
 )
@@ -146,11 +127,3 @@ def test_scores_that_are_drawn_become_their_classes(
     np.testing.assert_array_equal(found, whole.argmax(0))
     assert made.nbytes({"mask": scores}, image, drawn=True) == found.nbytes
     assert PngWriter(output).write(found) == PngWriter(output).write(whole)
-
-
-def test_a_picture_of_which_nothing_is_seen_has_an_empty_mask() -> None:
-    mask = np.ones((100, 100), np.bool_)
-    found = places(spec("mask", "bool", (-1, 100, 100)), masks=["mask"]).mapped(
-        {"mask": mask}, UNSEEN
-    )
-    assert not found["mask"].any()

@@ -74,20 +74,6 @@ def test_masks_of_scores() -> None:
     np.testing.assert_array_equal(np.asarray(read(scores, MaskOutput())), scores.argmax(axis=0))
 
 
-@pytest.mark.parametrize(
-    ("array", "message"),
-    [
-        (np.array([[-1, 0]]), "classes from -1 to 0; a PNG mask has classes from 0 to 255"),
-        (np.array([[0, 256]]), "classes from 0 to 256"),
-        (np.zeros((0, 3), np.int64), r"empty, shape \[0, 3\]"),
-    ],
-)
-def test_what_no_mask_can_be(array: Array, message: str) -> None:
-    writer = PngWriter(output(np.zeros((1, 2), np.int64), MaskOutput()))
-    with pytest.raises(NotAcceptable, match=message):
-        writer.write(array)
-
-
 class TestAnswers:
     MASK = output(np.zeros((1, 2), np.int64), MaskOutput())
     BOTH = AnswerEncoder(make_manifest(outputs=[spec("z"), MASK]))
@@ -101,10 +87,6 @@ class TestAnswers:
         assert one.batch_types == (JSON, OCTET_STREAM, NPY, NPZ)
         assert self.BOTH.item_types == (JSON, NPZ, PNG)
         assert (self.BOTH.batch_types, two.item_types) == ((JSON, NPZ), (JSON, NPZ))
-
-    def test_a_file(self) -> None:
-        body = b"".join(self.BOTH.encode_raw(PNG, [self.VALUES], many=False))
-        assert np.asarray(Image.open(io.BytesIO(body))).tolist() == [[3, 4]]
 
     def test_base64_only_on_request(self) -> None:
         numbers = self.BOTH.encode(self.VALUES)["outputs"]
@@ -120,3 +102,21 @@ class TestAnswers:
         self.BOTH.check_pictures()
         with pytest.raises(InvalidInput, match="no output of this model is declared as a picture"):
             AnswerEncoder(make_manifest()).check_pictures()
+
+    def test_a_file(self) -> None:
+        body = b"".join(self.BOTH.encode_raw(PNG, [self.VALUES], many=False))
+        assert np.asarray(Image.open(io.BytesIO(body))).tolist() == [[3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.array([[-1, 0]]), "classes from -1 to 0; a PNG mask has classes from 0 to 255"),
+        (np.array([[0, 256]]), "classes from 0 to 256"),
+        (np.zeros((0, 3), np.int64), r"empty, shape \[0, 3\]"),
+    ],
+)
+def test_what_no_mask_can_be(array: Array, message: str) -> None:
+    writer = PngWriter(output(np.zeros((1, 2), np.int64), MaskOutput()))
+    with pytest.raises(NotAcceptable, match=message):
+        writer.write(array)

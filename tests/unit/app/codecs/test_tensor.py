@@ -50,22 +50,16 @@ class TestAccepted:
             (1.5, "float64", ()),
             (7, "int8", ()),
             (True, "bool", ()),
-            (1, "bool", ()),
             ([1, 0], "bool", (2,)),
-            ([1.0, -0.0], "bool", (2,)),
             ([True, 0], "bool", (2,)),
-            ([[0, 1], [1, 0]], "bool", (2, 2)),
             ([[]], "bool", (1, -1)),
-            ([True, False], "bool", (2,)),
             ([-128, 127], "int8", (2,)),
-            ([0, 255], "uint8", (2,)),
             ([2**63 - 1, -(2**63)], "int64", (2,)),
             ([1.0, 2.0], "int32", (2,)),
             ([2**60, 2**60 + 1], "float32", (2,)),
             ([65504.0], "float16", (1,)),
             ([[1, 2], [3, 4]], "float32", (-1, 2)),
             ([], "float32", (-1,)),
-            ([], "bool", (-1,)),
             ([[], []], "float32", (2, -1)),
         ],
     )
@@ -76,15 +70,6 @@ class TestAccepted:
         assert array.dtype == np.dtype(dtype)
         np.testing.assert_array_equal(array, np.array(value).astype(dtype))
 
-    @pytest.mark.parametrize(
-        ("shape", "wanted"), [((-1, 2), (0, 2)), ((-1, -1, 3), (0, 0, 3)), ((-1,), (0,))]
-    )
-    def test_free_dimension_may_be_empty(
-        self, shape: tuple[int, ...], wanted: tuple[int, ...]
-    ) -> None:
-        """As numpy writes an array without rows."""
-        assert decode(np.zeros(wanted, np.float32).tolist(), shape=shape).shape == wanted
-
 
 class TestRejected:
     @pytest.mark.parametrize(
@@ -93,24 +78,15 @@ class TestRejected:
             ("1.0", "a string"),
             (None, "null"),
             ({}, "an object"),
-            ({"y": 1}, "an object"),
             ({"x": [0] * 6, "y": 1}, "an object"),
             (True, "a single number"),
-            (3, "a single number"),
             ([], "shape [0]"),
-            ([1, 2, 3], "shape [3]"),
-            ([1] * 7, "shape [7]"),
             ([[1, 2], [3, 4], [5, 6]], "shape [3, 2]"),
             ([[[1, 2, 3], [4, 5, 6]]], "shape [1, 2, 3]"),
             ([[1, 2, 3], [4, 5]], "ragged nesting"),
-            ([[1, 2, 3], 4], "ragged nesting"),
-            ([[1, 2, 3], None], "ragged nesting"),
             ([[1, 2, "3"], [4, 5, 6]], "not all numbers"),
-            ([["a", "b", "c"], ["d", "e", "f"]], "not all numbers"),
             ([[1, 2, None], [4, 5, 6]], "not all numbers"),
-            ([[1, 2, {}], [4, 5, 6]], "not all numbers"),
             ([[True, False, True]] * 2, "not all numbers"),
-            ([[True, 1, 2], [3, 4, 5]], "not all numbers"),
             ([[0.5, 1, 2], [3, 4, False]], "not all numbers"),
             ([0, 1, 2, 3, 4, True], "not all numbers"),
             ([10**400] * 6, "too large"),
@@ -132,18 +108,6 @@ class TestRejected:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < 1_000_000
-
-    def test_free_dimensions_reject_flat_lists(self) -> None:
-        with pytest.raises(InvalidInput, match=re.escape("shape [0..1024, 2], got shape [4]")):
-            decode([1, 2, 3, 4], shape=(-1, 2))
-
-    @pytest.mark.parametrize("depth", [65, 500])
-    def test_excessive_nesting(self, depth: int) -> None:
-        value: object = 1.0
-        for _ in range(depth):
-            value = [value]
-        with pytest.raises(InvalidInput):
-            decode(value)
 
     @pytest.mark.parametrize(
         ("value", "dtype"),
@@ -170,10 +134,6 @@ class TestRejected:
             InvalidInput, match=r"^'x': whole numbers of 2\*\*53 and more are exact "
         ):
             decode(value, "int64", (2,))
-
-    @pytest.mark.parametrize("value", [[2**53 - 1, 1.0], [1 - 2**53, 0.0], [2**53 + 1, 1]])
-    def test_exact_integers_are_unchanged(self, value: list[float]) -> None:
-        assert decode(value, "int64", (2,)).tolist() == value
 
     @pytest.mark.parametrize(
         ("value", "dtype"),
@@ -210,11 +170,6 @@ class TestRejected:
 
 class TestSeveralInputs:
     codec = TensorCodec(make_manifest([spec("a", shape=(-1, -1, 2)), spec("b", "int64", (-1, 2))]))
-
-    def test_inputs_by_name_in_any_order(self) -> None:
-        item = self.codec.decode({"b": [1, 2], "a": [[0.5, 1]]})
-        assert list(item.arrays) == ["a", "b"]
-        assert [array.dtype.name for array in item.arrays.values()] == ["float32", "int64"]
 
     @pytest.mark.parametrize(
         ("value", "message"),

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-import itertools
 import re
-import string
 import tracemalloc
 from typing import Any
 
@@ -68,13 +66,6 @@ class TestOctetStream:
             rows(OCTET_STREAM, bytes(size), many=many)
         assert f"{wanted} (little-endian float32 of shape [2, 3]), got {size}" in str(caught.value)
 
-    def test_scalars_are_arrays_without_axes(self) -> None:
-        got = rows(OCTET_STREAM, np.array([1, 2], "<f4").tobytes(), codec(shape=()), many=True)
-        assert [(type(row), row.shape, float(row)) for row in got] == [
-            (np.ndarray, (), 1.0),
-            (np.ndarray, (), 2.0),
-        ]
-
     @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
     def test_not_finite(self, bad: float) -> None:
         with pytest.raises(InvalidInput, match="NaN, infinity"):
@@ -106,18 +97,6 @@ class TestNpy:
         assert got.flags.c_contiguous
         np.testing.assert_array_equal(got, PAIR)
 
-    def test_file_written_by_python_2_is_read_silently(self) -> None:
-        (got,) = rows(NPY, npy_of(header("(2L, 3L)"), PAIR.tobytes()))
-        np.testing.assert_array_equal(got, PAIR)
-
-    @pytest.mark.parametrize("order", ["", *"<>=|"])
-    def test_no_dtype_causes_a_warning(self, order: str) -> None:
-        """Some names of dtypes are taken by numpy with a warning, such as a4."""
-        for letter, size in itertools.product(string.ascii_letters + "?", ("", "4", "8")):
-            body = npy_of(header("(2, 3)", f"'{order}{letter}{size}'"), PAIR.tobytes())
-            with contextlib.suppress(InvalidInput):
-                rows(NPY, body)
-
     @pytest.mark.parametrize(
         ("array", "many", "message"),
         [
@@ -139,10 +118,6 @@ class TestNpy:
     def test_refused(self, array: Any, many: bool, message: str) -> None:
         with pytest.raises(InvalidInput, match=re.escape(message)):
             rows(NPY, npy(np.asarray(array)), many=many)
-
-    def test_fractions_for_whole_numbers(self) -> None:
-        with pytest.raises(InvalidInput, match="range of int32"):
-            rows(NPY, npy(PAIR + np.float32(0.5)), codec("int32"))
 
     def test_objects_are_never_unpickled(self) -> None:
         class Bomb:

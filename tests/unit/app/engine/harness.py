@@ -17,6 +17,7 @@ from app.engine.clock import ManualClock
 from app.engine.engine import Engine, EngineConfig
 from app.engine.replica import Replica
 from app.engine.shared_tier import SharedTier
+from app.engine.submission import Submission
 from app.errors import ItemFailed, ModelError, ReplicaError
 from app.metrics import Metrics
 from app.telemetry.tracing import Tracing
@@ -94,6 +95,11 @@ class Rig:
         work = self.engine.predict(MODEL, items, self.clock.now() + within)
         return asyncio.create_task(work)
 
+    def submit(self, *numbers: float) -> Submission:
+        """A request as the reader of a socket makes it: at once, without a task."""
+        items = [item(number) for number in numbers]
+        return self.engine.submit(MODEL, items, self.clock.now() + FAR)
+
     async def ask(self, *numbers: float, within: float = FAR) -> list[float | str]:
         return values(await self.start(*numbers, within=within))
 
@@ -108,6 +114,7 @@ async def rig(
     scripts: Sequence[Step | None] = (None,),
     max_batch_size: int = 8,
     batch_wait_s: float = 0.0,
+    gather_s: float = 0.0,
     queue_limit: int = 100,
     queue_limit_bytes: int = 10**9,
     cache_bytes: int = 0,
@@ -124,7 +131,7 @@ async def rig(
     clock, metrics = ManualClock(), Metrics()
     replicas = [Replica(f"fake#{index}", Device("cpu")) for index in range(len(scripts))]
     config = EngineConfig(
-        BatchLimits(max_batch_size, batch_wait_s),
+        BatchLimits(max_batch_size, batch_wait_s, gather_s),
         queue_limit,
         cache_bytes,
         cache_ttl_s,
@@ -155,7 +162,7 @@ async def turns(count: int = 20) -> None:
         await asyncio.sleep(0)
 
 
-async def until(condition: Callable[[], bool], limit_s: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], limit_s: float = 30.0) -> None:
     """Wait for what another thread brings about."""
     async with asyncio.timeout(limit_s):
         while not condition():

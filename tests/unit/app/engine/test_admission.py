@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 
 import pytest
 
-from app.backends.fake import FakeBackend
 from app.engine.batch_cost import BatchCost
 from app.engine.batch_policy import BatchLimits
-from app.engine.clock import ManualClock
-from app.engine.engine import Engine, EngineConfig
 from app.engine.queue import ModelQueue, Ticket, TicketQueue
-from app.engine.replica import Replica
 from app.errors import Overloaded
 from app.metrics import Metrics
-from app.types import Arrays, Device, ModelId
 from tests.unit.app.engine.harness import CONTRACT, MODEL, Rig, item, rig, turns, until, values
 
 TEN_MS = {size: 0.010 * size for size in (1, 2, 4, 8)}  # linear: a batch is no faster by item
@@ -45,34 +39,9 @@ async def test_request_that_cannot_finish_is_rejected_immediately() -> None:
         assert [values(await each) for each in waiting] == [[2], [4], [6], [8], [10]]
 
 
-async def test_request_of_many_items_is_accepted_or_rejected_whole() -> None:
-    async with rig(batch_s=TEN_MS) as r:
-        running = await occupied(r, 0)
-        with pytest.raises(Overloaded):
-            await r.ask(1, 2, 3, 4, 5, 6, within=0.065)
-        accepted = r.start(1, 2, 3, 4, 5, within=0.065)
-        await turns()
-        assert r.metric("torchlane_queue_depth_items") == 5
-        r.backend.gate.set()
-        await running
-        assert values(await accepted) == [2, 4, 6, 8, 10]
-
-
 async def test_idle_replica_accepts_despite_the_prediction() -> None:
     async with rig(batch_s={1: 1000.0}) as r:
         assert await r.ask(1, within=0.1) == [2]
-
-
-async def test_wrong_forecast_is_corrected() -> None:
-    async with rig(batch_s={1: 1000.0}) as r:
-        for number in range(30):
-            assert await r.ask(number, within=0.1) == [2 * number]
-        running = await occupied(r, 0)
-        accepted = r.start(1, within=0.1)
-        await turns()
-        r.backend.gate.set()
-        assert values(await accepted) == [2]
-        await running
 
 
 async def test_read_lag_reduces_the_remaining_time() -> None:
@@ -121,41 +90,6 @@ async def test_urgent_request_does_not_join_patient_ones() -> None:
         assert len(r.backend.batches) == 3
 
 
-async def test_shapes_run_in_deadline_order() -> None:
-    async with rig(batch_s=TEN_MS) as r:
-        running = await occupied(r, 0)
-        now = r.clock.now()
-        patient = r.engine.submit(MODEL, [item(1, size=1)], now + 100.0)
-        urgent = r.engine.submit(MODEL, [item(2, size=2)], now + 1.0)
-        r.backend.gate.set()
-        await asyncio.gather(running, patient.settled(), urgent.settled())
-        assert r.backend.batches == [[0], [2], [1]]
-
-
-async def test_predicted_wait_is_a_metric() -> None:
-    async with rig(scripts=(None, None), batch_s=TEN_MS, max_batch_size=1) as r:
-
-        def wait_s() -> float:
-            return round(r.metric("torchlane_predicted_wait_seconds"), 6)
-
-        assert wait_s() == 0
-        r.backends[0].gate.clear()
-        first = r.start(0)
-        await until(lambda: len(r.backends[0].batches) == 1)
-        assert wait_s() == 0  # the other one is idle
-        r.backends[1].gate.clear()
-        second = r.start(1)
-        await until(lambda: len(r.backends[1].batches) == 1)
-        assert wait_s() == 0.010
-        waiting = [r.start(number) for number in range(2, 8)]  # three for each
-        await turns()
-        assert wait_s() == 0.040
-        for backend in r.backends:
-            backend.gate.set()
-        await asyncio.gather(first, second, *waiting)
-        assert wait_s() == 0
-
-
 def test_arrears_of_a_model_are_limited() -> None:
     """Such as a model whose other replicas were being rebuilt while it was flooded."""
     tickets = TicketQueue(100, 10**9)
@@ -176,36 +110,6 @@ def test_arrears_of_a_model_are_limited() -> None:
     assert queue.used_s == 70.0
 
 
-async def test_later_deadlines_do_not_delay_urgent_requests() -> None:
-    async with rig(batch_s=TEN_MS, max_batch_size=1) as r:
-        running = await occupied(r, 0)
-        patient = [r.start(number, within=100.0) for number in range(1, 51)]  # half a second
-        await turns()
-        urgent = r.start(99, within=0.025)
-        await turns()
-        assert r.metric("torchlane_queue_depth_items") == 51
-        with pytest.raises(Overloaded):
-            await r.ask(98, within=0.025)
-        r.backend.gate.set()
-        assert values(await urgent) == [198]
-        assert r.backend.batches[1] == [99]
-        await asyncio.gather(running, *patient)
-
-
-async def test_unordered_deadlines_are_counted_individually() -> None:
-    async with rig(batch_s=TEN_MS, max_batch_size=1) as r:
-        running = await occupied(r, 0)
-        tasks = [r.start(number, within=100.0 - number) for number in range(1, 11)]
-        await turns()
-        with pytest.raises(Overloaded):
-            await r.ask(98, within=0.019)
-        urgent = r.start(99, within=0.022)
-        await turns()
-        r.backend.gate.set()
-        assert values(await urgent) == [198]
-        await asyncio.gather(running, *tasks)
-
-
 async def test_cached_and_joined_items_are_never_rejected() -> None:
     async with rig(batch_s=TEN_MS, cache_bytes=10_000) as r:
         assert await r.ask(7) == [14]
@@ -220,107 +124,3 @@ async def test_cached_and_joined_items_are_never_rejected() -> None:
         r.backend.gate.set()
         assert values(await joined) == [2]
         await asyncio.gather(running, *waiting)
-
-
-async def test_replicas_share_the_queue() -> None:
-    async with rig(scripts=(None, None), batch_s=TEN_MS, max_batch_size=1) as r:
-        running = await occupied(r, 0, 0.5)
-        waiting = [r.start(number, within=0.035) for number in (1, 2, 3, 4)]
-        await turns()
-        with pytest.raises(Overloaded) as refused:
-            await r.ask(5, within=0.035)  # 10 ms that run, three batches on one of the two
-        assert refused.value.retry_after_s == pytest.approx(0.030)
-        for backend in r.backends:
-            backend.gate.set()
-        await running
-        assert [values(await each) for each in waiting] == [[2], [4], [6], [8]]
-
-
-async def test_short_deadlines_make_batches_small() -> None:
-    async with rig(batch_s=TEN_MS, max_batch_size=8) as r:
-        running = await occupied(r, 0)
-        tasks = [r.start(number, within=0.1) for number in (1, 2, 3)]
-        await turns()
-        r.backend.gate.set()
-        await asyncio.gather(running, *tasks)
-        assert r.backend.batches == [[0], [1], [2], [3]]
-        r.backend.gate.clear()
-        running = r.start(0)
-        await until(lambda: len(r.backend.batches) == 5)
-        tasks = [r.start(number) for number in (1, 2, 3)]  # time enough
-        await turns()
-        r.backend.gate.set()
-        await asyncio.gather(running, *tasks)
-        assert r.backend.batches[5:] == [[1, 2, 3]]
-
-
-@pytest.mark.parametrize("limit", [3, 4])
-async def test_full_queue_gives_a_retry_time(limit: int) -> None:
-    async with rig(batch_s=TEN_MS, max_batch_size=2, queue_limit=limit) as r:
-        running = await occupied(r, 0)
-        waiting = [r.start(number) for number in range(1, limit + 1)]
-        await turns()
-        with pytest.raises(Overloaded, match="do not fit") as refused:
-            await r.ask(9)
-        assert refused.value.retry_after_s == pytest.approx(0.010 + 0.010 * limit)
-        r.backend.gate.set()
-        await asyncio.gather(running, *waiting)
-
-
-class Shared:
-    """Two models on one replica, whose forwards take the clock's time."""
-
-    def __init__(self, seconds: dict[str, float], max_batch_size: int = 4) -> None:
-        self.clock, self.order = ManualClock(), list[str]()
-        self.replica = Replica("fake#0", Device("cpu"))
-        config = EngineConfig(BatchLimits(max_batch_size, 0.0), 1000, 0, None)
-        self.engine = Engine([self.replica], self.clock, Metrics(), config)
-        self.seconds = seconds
-
-    async def open(self) -> None:
-        self.replica.open()
-        for name, seconds in self.seconds.items():
-            await self.replica.install(ModelId(name, 1), partial(self._backend, name))
-            measured = {self.replica.name: {0: {1: seconds, 4: seconds}}}
-            self.engine.publish(ModelId(name, 1), name, CONTRACT, measured)
-
-    def _backend(self, name: str) -> FakeBackend:
-        def script(_: Arrays) -> None:
-            self.order.append(name)
-            self.clock.advance(self.seconds[name])
-
-        return FakeBackend(script)
-
-    def flood(self, name: str, count: int, within: float = 1e6) -> list[object]:
-        deadline = self.clock.now() + within
-        return [
-            self.engine.submit(ModelId(name, 1), [item(number)], deadline)
-            for number in range(1, count + 1)
-        ]
-
-
-async def test_idle_model_accumulates_no_arrears() -> None:
-    shared = Shared({"busy": 0.1, "late": 0.1})
-    await shared.open()
-    shared.flood("busy", 400)
-    await until(lambda: len(shared.order) >= 50)
-    at = len(shared.order)
-    shared.flood("late", 200)
-    await until(lambda: len(shared.order) == 150)
-    until_then = shared.order[at + 2 : at + 42]
-    assert abs(until_then.count("busy") - until_then.count("late")) <= 2
-    await shared.replica.close(5.0)
-
-
-async def test_forecast_includes_the_other_models_share() -> None:
-    shared = Shared({"one": 0.01, "other": 0.01}, max_batch_size=1)
-    await shared.open()
-    shared.flood("one", 100)  # a second
-    await turns(1)
-    shared.engine.submit(ModelId("other", 1), [item(1), item(2)], shared.clock.now() + 0.1)
-    with pytest.raises(Overloaded):
-        shared.engine.submit(
-            ModelId("other", 1), [item(3), item(4), item(5)], shared.clock.now() + 0.05
-        )
-    await until(lambda: len(shared.order) == 102)
-    await shared.replica.close(5.0)

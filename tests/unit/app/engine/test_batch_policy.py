@@ -33,50 +33,6 @@ def test_decide(
     assert decide(waiting, oldest_s, free, limits) == wanted
 
 
-SECONDS = st.floats(0, 10)
-
-
-@given(
-    waiting=st.integers(0, 100),
-    oldest_s=SECONDS,
-    free=st.integers(0, 8),
-    limits=st.builds(BatchLimits, st.integers(1, 64), SECONDS, SECONDS),
-)
-def test_every_decision_is_valid(
-    waiting: int, oldest_s: float, free: int, limits: BatchLimits
-) -> None:
-    made = decide(waiting, oldest_s, free, limits)
-    assert 0 <= made.size <= min(waiting, limits.max_batch_size)
-    if waiting == 0 or free == 0:
-        assert made == Decision(0)
-    elif made.size == 0:  # work and a replica: only a wait that was configured holds it back
-        assert made.again_in_s is not None
-        assert 0 <= made.again_in_s <= limits.batch_wait_s
-        assert waiting < limits.max_batch_size
-        assert oldest_s < limits.batch_wait_s
-    else:
-        assert made.again_in_s is None
-        assert made.size * free >= min(waiting, limits.max_batch_size)
-
-
-@given(
-    st.tuples(st.integers(1, 100), st.integers(0, 100)),
-    st.tuples(SECONDS, SECONDS),
-    st.integers(1, 8),
-    st.builds(BatchLimits, st.integers(1, 64), SECONDS, SECONDS),
-)
-def test_more_work_or_time_never_delays_a_batch(
-    work: tuple[int, int],
-    time: tuple[float, float],
-    free: int,
-    limits: BatchLimits,
-) -> None:
-    (waiting, more), (oldest_s, later_s) = work, time
-    before = decide(waiting, oldest_s, free, limits)
-    assert decide(waiting + more, oldest_s, free, limits).size >= before.size
-    assert decide(waiting, oldest_s + later_s, free, limits).size >= before.size
-
-
 @given(st.integers(1, 200), st.integers(1, 8), st.integers(1, 64))
 def test_idle_replicas_share_the_queue_evenly(waiting: int, free: int, most: int) -> None:
     left, sizes = waiting, []
@@ -85,13 +41,3 @@ def test_idle_replicas_share_the_queue_evenly(waiting: int, free: int, most: int
         left -= sizes[-1]
     assert left == max(0, waiting - free * most)
     assert max(sizes) - min(sizes) <= 1
-
-
-@given(st.integers(1, 63), SECONDS, st.builds(BatchLimits, st.just(64), SECONDS))
-def test_configured_wait_ends_at_the_next_check(
-    waiting: int, oldest_s: float, limits: BatchLimits
-) -> None:
-    made = decide(waiting, oldest_s, 1, limits)
-    if made.again_in_s:
-        after_s = oldest_s + made.again_in_s + 1e-9
-        assert decide(waiting, after_s, 1, limits).size == waiting

@@ -109,12 +109,3 @@ def test_items_of_a_suspect_replica_are_not_blamed(
     for n, outcome in zip(batch, report.outcomes, strict=True):
         if outcome is not None:
             assert value_of(outcome) == ("backend_failed" if n == 3 else 2 * n)
-
-
-def test_later_success_makes_the_probe_unnecessary() -> None:
-    backend, probes = FakeBackend(Reusing()), list[int]()
-    contract = Contract(("value",), lambda _: probes.append(1), finish=lambda outputs: outputs)
-    report = run_batch(backend, [item(n) for n in (3, 1)], contract)
-    assert report.fault is None
-    assert [value_of(outcome) for outcome in report.outcomes if outcome] == ["backend_failed", 2]
-    assert probes == []

@@ -20,16 +20,11 @@ def key(number: int) -> bytes:
     return number.to_bytes(32)
 
 
-@pytest.mark.parametrize(
-    ("entries", "floats", "ttl_s", "shapes"),
-    [(50_000, 10, 0, 1), (50_000, 10, 60, 1), (10_000, 1000, 0, 1), (50_000, 10, 0, 20_000)],
-)
-def test_process_memory_grows_as_counted(
-    entries: int, floats: int, ttl_s: float, shapes: int
-) -> None:
+def test_process_memory_grows_as_counted() -> None:
     command = [sys.executable, "-m", "tests.unit.app.engine.cache_growth"]
-    arguments = [str(entries), str(floats), str(ttl_s), str(shapes)]
-    done = subprocess.run(command + arguments, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [*command, "20000", "10", "60", "8000"], capture_output=True, text=True, check=True
+    )
     growth, counted = (int(number) for number in done.stdout.split())
     assert 1 / 1.5 < growth / counted < 1.5
 
@@ -57,13 +52,6 @@ def test_entries_expire_after_their_lifetime() -> None:
     assert len(cache) == 1
 
 
-def test_no_capacity_means_no_cache() -> None:
-    cache = PredictionCache(0, None, timer=lambda: 0.0)
-    cache.put(key(1), value(1))
-    assert cache.get(key(1)) is None
-    assert len(cache) == 0
-
-
 @pytest.mark.parametrize(
     "kept",
     [
@@ -88,15 +76,6 @@ def test_cached_values_are_returned_unchanged(kept: Arrays) -> None:
         assert not array.flags.writeable
         assert array.flags.c_contiguous
         assert array.flags.aligned
-
-
-def test_later_changes_do_not_affect_the_cache() -> None:
-    cache, array = PredictionCache(1_000_000, None, timer=lambda: 0.0), np.zeros(3)
-    cache.put(key(1), {"v": array})
-    array[:] = 7
-    got = cache.get(key(1))
-    assert got is not None
-    assert got["v"].tolist() == [0, 0, 0]
 
 
 def test_many_shapes_are_returned_unchanged() -> None:

@@ -42,14 +42,6 @@ async def test_all_requests_are_counted_and_some_named() -> None:
     assert queue["request_ids"] == [str(number) for number in range(MOST_NAMED)]
 
 
-async def test_abandoned_request_is_not_named() -> None:
-    async with rig(scripts=(fail_on_poison,)) as r:
-        with capture_logs() as logs:
-            r.engine.submit(MODEL, [item(POISON)], 1e9, label=b"gone").abandon()
-            await ask(r, b"here", POISON)
-    assert [queue["request_ids"] for queue in logs] == [["here"]]
-
-
 def test_endless_bad_items_log_once_per_second() -> None:
     complaints, error = Complaints(), ModelError("no")
     with capture_logs() as logs:

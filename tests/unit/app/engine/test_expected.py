@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from app.engine.submission import Submission
-from app.errors import (
-    Abandoned,
-    DeadlineExceeded,
-    InvalidInput,
-    ModelNotFound,
-    Overloaded,
-    ShuttingDown,
-)
+from app.errors import Abandoned, DeadlineExceeded, InvalidInput, Overloaded
 from tests.unit.app.engine.harness import FAR, MODEL, Rig, item, rig, turns, until, values
 
 OUTCOMES = "torchlane_items_total"
@@ -47,28 +38,6 @@ async def test_expected_request_is_answered_normally() -> None:
         assert answer.cache == (1, 1, 1)
         assert expecting.ended == 0
         assert r.metric(OUTCOMES, outcome="ok") == 4
-
-
-async def test_fully_cached_items_settle_immediately() -> None:
-    async with rig(cache_bytes=1000) as r:
-        await r.ask(1)
-        expecting, told = Expecting(r), []
-        expecting.submission.when_settled(
-            lambda: told.append(values(expecting.submission.result()))
-        )
-        expecting.supply(1)
-        assert told == [[2]]
-
-
-async def test_expected_request_joins_items_in_flight() -> None:
-    async with rig(max_batch_size=1) as r:
-        r.backend.gate.clear()
-        first, expecting = r.start(1), Expecting(r)
-        await until(lambda: bool(r.backend.batches))
-        expecting.supply(1)
-        r.backend.gate.set()
-        assert values(await expecting.submission.answer()) == values(await first) == [2]
-        assert len(r.backend.batches) == 1
 
 
 async def test_supplied_items_may_have_an_earlier_deadline() -> None:
@@ -121,6 +90,17 @@ async def test_decoding_error_is_the_answer(error: Exception) -> None:
             await expecting.submission.answer()
 
 
+async def test_fully_cached_items_settle_immediately() -> None:
+    async with rig(cache_bytes=1000) as r:
+        await r.ask(1)
+        expecting, told = Expecting(r), []
+        expecting.submission.when_settled(
+            lambda: told.append(values(expecting.submission.result()))
+        )
+        expecting.supply(1)
+        assert told == [[2]]
+
+
 async def test_items_that_do_not_fit_are_all_rejected() -> None:
     async with rig(queue_limit=2) as r:
         r.backend.gate.clear()
@@ -134,38 +114,3 @@ async def test_items_that_do_not_fit_are_all_rejected() -> None:
         assert r.metric(OUTCOMES, outcome="overloaded") == 0  # as for a request that was rejected
         r.backend.gate.set()
         assert [values(await each) for each in (running, waiting)] == [[2], [4]]
-
-
-async def test_drain_answers_an_expected_request() -> None:
-    async with rig() as r:
-        expecting = Expecting(r)
-        draining = asyncio.create_task(r.engine.drain(10))
-        await turns()
-        with pytest.raises(ShuttingDown):
-            Expecting(r)
-        assert not draining.done()
-        expecting.supply(1)
-        assert values(await expecting.submission.answer()) == [2]
-        assert await draining
-
-
-async def test_drain_without_time_fails_the_request() -> None:
-    async with rig() as r:
-        expecting = Expecting(r)
-        assert not await r.engine.drain(0)
-        with pytest.raises(ShuttingDown):
-            expecting.submission.result()
-        assert expecting.ended == 1
-
-
-async def test_retirement_waits_for_an_expected_request() -> None:
-    async with rig() as r:
-        expecting = Expecting(r)
-        retiring = asyncio.create_task(r.engine.retire(MODEL))
-        await asyncio.sleep(0.05)
-        assert not retiring.done()
-        with pytest.raises(ModelNotFound):
-            Expecting(r)
-        expecting.supply(1)
-        assert values(await expecting.submission.answer()) == [2]
-        await retiring

@@ -3,63 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from app.backends.base import Backend
-from app.backends.fake import FakeBackend
-from app.engine.batch_policy import BatchLimits
-from app.engine.clock import ManualClock
-from app.engine.engine import Engine, EngineConfig
-from app.engine.replica import Replica
 from app.engine.submission import Submission
-from app.metrics import Metrics
-from app.types import Device
-from tests.unit.app.engine.harness import CONTRACT, FAR, MODEL, Rig, item, turns, until, values
+from tests.unit.app.engine.harness import Rig, rig, turns, until, values
 
 GATHER_S = 0.005
 
 
-@contextlib.asynccontextmanager
-async def gathering(
-    limits: BatchLimits = BatchLimits(8, 0.0, GATHER_S),  # noqa: B008  # frozen
-    replicas: int = 1,
-) -> AsyncIterator[Rig]:
-    """An engine that gathers, over fakes, with a clock that is turned by hand."""
-    clock, metrics = ManualClock(), Metrics()
-    made = [Replica(f"fake#{index}", Device("cpu")) for index in range(replicas)]
-    engine = Engine(made, clock, metrics, EngineConfig(limits, 1000, 0, None))
-    backends = [FakeBackend() for _ in made]
-    for replica, backend in zip(made, backends, strict=True):
-        replica.open()
-
-        def give(backend: Backend = backend) -> Backend:
-            return backend
-
-        await replica.install(MODEL, give)
-    engine.publish(MODEL, "digest:fake", CONTRACT)
-    try:
-        yield Rig(engine, clock, metrics, backends, made)
-    finally:
-        for backend in backends:
-            backend.gate.set()
-        for replica in made:
-            await replica.close(5.0)
-
-
-def submit(r: Rig, *numbers: float) -> Submission:
-    """As the reader of a socket does: at once, without a task."""
-    deadline = r.clock.now() + FAR
-    return r.engine.submit(MODEL, [item(number) for number in numbers], deadline)
+def gathering(max_batch_size: int = 8, replicas: int = 1) -> AbstractAsyncContextManager[Rig]:
+    """An engine that gathers."""
+    return rig(scripts=[None] * replicas, max_batch_size=max_batch_size, gather_s=GATHER_S)
 
 
 async def wave(r: Rig, *numbers: float, turn_s: float = 0.0) -> list[Submission]:
     """One item in each turn of the loop, which takes that long."""
     submissions = []
     for number in numbers:
-        submissions.append(submit(r, number))
+        submissions.append(r.submit(number))
         await asyncio.sleep(0)
         r.clock.advance(turn_s)
     return submissions
@@ -76,45 +39,18 @@ async def test_several_turns_make_one_batch() -> None:
         assert r.backend.batches == [[1, 2, 3, 4, 5]]
 
 
-async def test_first_turn_is_a_batch_without_gathering() -> None:
-    async with gathering(BatchLimits(8, 0.0)) as r:
-        r.backend.gate.clear()
-        submissions = await wave(r, 1, 2, 3)
-        await until(lambda: r.backend.batches == [[1]])
-        r.backend.gate.set()
-        await check(submissions, 1, 2, 3)
-        assert r.backend.batches == [[1], [2, 3]]
-
-
 async def test_single_request_waits_only_one_turn() -> None:
     async with gathering() as r:
         r.backend.gate.clear()
-        submission = submit(r, 1)
+        submission = r.submit(1)
         await turns(4)
         await until(lambda: r.backend.batches == [[1]])  # the clock stood still meanwhile
         r.backend.gate.set()
         await check([submission], 1)
 
 
-async def test_a_full_batch_starts_at_once() -> None:
-    async with gathering(BatchLimits(3, 0.0, GATHER_S)) as r:
-        r.backend.gate.clear()
-        submissions = await wave(r, 1, 2, 3, 4)
-        await until(lambda: r.backend.batches == [[1, 2, 3]])
-        r.backend.gate.set()
-        await check(submissions, 1, 2, 3, 4)
-        assert r.backend.batches == [[1, 2, 3], [4]]
-
-
-async def test_more_than_a_batch_does_not_wait() -> None:
-    async with gathering(BatchLimits(3, 0.0, GATHER_S)) as r:
-        submission = submit(r, 1, 2, 3, 4, 5)
-        assert values(await submission.answer()) == [2, 4, 6, 8, 10]
-        assert r.backend.batches == [[1, 2, 3], [4, 5]]
-
-
 async def test_gathering_ends_despite_new_arrivals() -> None:
-    async with gathering(BatchLimits(1000, 0.0, GATHER_S)) as r:
+    async with gathering(1000) as r:
         r.backend.gate.clear()
         numbers = list(range(1, 31))
         submissions = await wave(r, *numbers, turn_s=0.001)
@@ -126,30 +62,10 @@ async def test_gathering_ends_despite_new_arrivals() -> None:
         assert len(r.backend.batches) == 2
 
 
-async def test_every_batch_has_its_own_time_to_grow() -> None:
-    async with gathering(BatchLimits(1000, 0.0, GATHER_S)) as r:
-        for start in (1, 11, 21):
-            numbers = [float(start + number) for number in range(4)]
-            await check(await wave(r, *numbers, turn_s=0.001), *numbers)
-            r.clock.advance(1.0)
-        assert [len(batch) for batch in r.backend.batches] == [4, 4, 4]
-
-
-async def test_arrivals_while_busy_form_one_batch() -> None:
-    async with gathering() as r:
-        r.backend.gate.clear()
-        busy = submit(r, 1)
-        await until(lambda: r.backend.batches == [[1]])
-        submissions = await wave(r, 2, 3, 4, turn_s=1.0)
-        r.backend.gate.set()
-        await check([busy, *submissions], 1, 2, 3, 4)
-        assert r.backend.batches == [[1], [2, 3, 4]]
-
-
 async def test_wave_grows_after_the_replica_is_free() -> None:
     async with gathering() as r:
         r.backend.gate.clear()
-        busy = submit(r, 1)
+        busy = r.submit(1)
         await until(lambda: r.backend.batches == [[1]])
         before = await wave(r, 2, 3, turn_s=1.0)
         r.backend.gate.set()
@@ -159,58 +75,10 @@ async def test_wave_grows_after_the_replica_is_free() -> None:
         assert r.backend.batches == [[1], [2, 3, 4, 5]]
 
 
-async def test_arrivals_during_a_batch_start_when_it_ends() -> None:
-    async with gathering() as r:
-        r.backend.gate.clear()
-        busy = submit(r, 1)
-        await until(lambda: r.backend.batches == [[1]])
-        waiting = await wave(r, 2, 3)
-        await turns()
-        r.backend.gate.set()
-        await busy.settled()
-        await asyncio.sleep(0)  # the very next turn, in which nothing was read
-        assert r.replicas[0].busy
-        await check(waiting, 2, 3)
-        assert r.backend.batches == [[1], [2, 3]]
-
-
-async def test_idle_replicas_share_a_wave() -> None:
-    async with gathering(replicas=2) as r:
-        for backend in r.backends:
-            backend.gate.clear()
-        submissions = await wave(r, 1, 2, 3, 4)
-        await until(lambda: all(backend.batches for backend in r.backends))
-        for backend in r.backends:
-            backend.gate.set()
-        await check(submissions, 1, 2, 3, 4)
-        assert sorted(r.backends[0].batches + r.backends[1].batches) == [[1, 2], [3, 4]]
-
-
-async def test_idle_replica_takes_the_whole_wave() -> None:
-    async with gathering(replicas=2) as r:
-        r.backends[0].gate.clear()
-        busy = submit(r, 1)
-        await until(lambda: r.backends[0].batches == [[1]])
-        await check(await wave(r, 2, 3, 4), 2, 3, 4)
-        assert r.backends[1].batches == [[2, 3, 4]]
-        r.backends[0].gate.set()
-        await check([busy], 1)
-
-
-async def test_configured_wait_precedes_gathering() -> None:
-    async with gathering(BatchLimits(8, 1.0, GATHER_S)) as r:
-        submissions = await wave(r, 1, 2)
-        await turns()
-        assert r.backend.batches == []
-        r.clock.advance(1.0)
-        await check(submissions, 1, 2)
-        assert r.backend.batches == [[1, 2]]
-
-
 @pytest.mark.parametrize("turns_between", [1, 5])
 async def test_abandoned_wave_does_not_shorten_the_next(turns_between: int) -> None:
     async with gathering() as r:
-        gone = submit(r, 1)
+        gone = r.submit(1)
         await asyncio.sleep(0)  # it is waited for company now
         gone.abandon()
         await turns(turns_between)
@@ -219,30 +87,12 @@ async def test_abandoned_wave_does_not_shorten_the_next(turns_between: int) -> N
         assert r.backend.batches == [[2, 3, 4]]
 
 
-async def test_each_shape_forms_its_own_batches() -> None:
+async def test_arrivals_while_busy_form_one_batch() -> None:
     async with gathering() as r:
-        submissions = []
-        for number in (1, 2, 3):
-            submissions.append(submit(r, number))
-            deadline = r.clock.now() + FAR
-            submissions.append(r.engine.submit(MODEL, [item(10 * number, size=2)], deadline))
-            await asyncio.sleep(0)
-        await check(submissions, 1, 10, 2, 20, 3, 30)
-        assert sorted(r.backend.batches) == [[1, 2, 3], [10, 20, 30]]
-
-
-async def test_idle_engine_does_not_poll() -> None:
-    async with gathering() as r:
-        await check(await wave(r, 1, 2), 1, 2)
-        await turns()  # the last one, in which the end of the batch is noticed
-        looks = 0
-        look = r.clock.now
-
-        def counted() -> float:
-            nonlocal looks
-            looks += 1
-            return look()
-
-        r.clock.now = counted  # type: ignore[method-assign]
-        await turns(50)
-        assert looks == 0
+        r.backend.gate.clear()
+        busy = r.submit(1)
+        await until(lambda: r.backend.batches == [[1]])
+        submissions = await wave(r, 2, 3, 4, turn_s=1.0)
+        r.backend.gate.set()
+        await check([busy, *submissions], 1, 2, 3, 4)
+        assert r.backend.batches == [[1], [2, 3, 4]]

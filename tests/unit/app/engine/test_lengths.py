@@ -15,7 +15,6 @@ from app.engine.batch_policy import BatchLimits
 from app.engine.batch_runner import Contract
 from app.engine.clock import ManualClock
 from app.engine.engine import Engine, EngineConfig
-from app.engine.keys import KeyMaker
 from app.engine.replica import Replica
 from app.errors import ModelError, NonFiniteOutput, Overloaded
 from app.metrics import Metrics
@@ -111,37 +110,11 @@ async def test_expensive_padding_separates_the_batches() -> None:
         assert sorted(backend.batches[1:]) == [[1, 3], [2, 4]]
 
 
-async def test_padded_bad_item_fails_alone() -> None:
-    async with engine(FLAT) as (made, backend):
-        first, bad, last = await wave(made, backend, item(1, 2), item(BAD), item(3))
-    assert [type(first), type(last)] == [dict, dict]
-    assert "failed on this item" in str(bad)
-
-
 async def test_non_finite_padding_is_ignored() -> None:
     async with engine(FLAT) as (made, backend):
         good, bad = await wave(made, backend, item(1, 2), item(np.nan))
     assert isinstance(good, dict)
     assert isinstance(bad, NonFiniteOutput)
-
-
-async def test_items_with_equal_prefixes_differ() -> None:
-    async with engine(FLAT, cache_bytes=1 << 20) as (made, _):
-        answers = [
-            await made.predict(MODEL, [each], FAR) for each in (item(1), item(1, 0), item(1))
-        ]
-    assert [len(answer.outcomes[0]["each"]) for answer in answers] == [1, 2, 1]  # type: ignore[index]
-    assert [answer.cache.hit for answer in answers] == [0, 0, 1]
-
-
-def test_keys_depend_on_input_boundaries() -> None:
-    def pair(first: int, second: int) -> Item:
-        header = np.frombuffer(b"mask|<i8|(1,)\0".ljust(16, b"\0"), np.uint8)
-        arrays = {"x": np.zeros(first, np.uint8), "mask": np.resize(header, second)}
-        return Item(arrays, SIGNATURE, first)
-
-    keys = KeyMaker("sums")
-    assert len({keys.key(pair(n, 32 - n)) for n in range(1, 32)}) == 31
 
 
 @pytest.mark.parametrize(("length", "accepted"), [(4, 50), (256, 2)])
@@ -161,3 +134,12 @@ async def test_admission_counts_lengths(length: int, accepted: int) -> None:
         for each in submissions:
             await each.settled()
         assert len(submissions) == accepted
+
+
+async def test_items_with_equal_prefixes_differ() -> None:
+    async with engine(FLAT, cache_bytes=1 << 20) as (made, _):
+        answers = [
+            await made.predict(MODEL, [each], FAR) for each in (item(1), item(1, 0), item(1))
+        ]
+    assert [len(answer.outcomes[0]["each"]) for answer in answers] == [1, 2, 1]  # type: ignore[index]
+    assert [answer.cache.hit for answer in answers] == [0, 0, 1]

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from app.engine.admission import RESERVE
-from app.engine.replica import ReplicaState
 from app.types import ModelId
-from tests.unit.app.engine.harness import item, value_of
 from tests.unit.app.engine.simulation import Seconds, SimulatedReplica, Simulation, simulation
 
 pytestmark = pytest.mark.slow
@@ -56,41 +51,17 @@ def items_of(s: Simulation, replica: int) -> int:
 async def test_stream_starves_no_request_and_keeps_its_order() -> None:
     """Poisson arrivals at nine tenths of what the devices hold."""
     s = devices(*FOUR)
-    await s.run(poisson(s, 0.9 * 4 / ITEM_S, 5000, 1e6, seed=1) + 1)
+    await s.run(poisson(s, 0.9 * 4 / ITEM_S, 1500, 1e6, seed=1) + 1)
     check_right(s)
     waits = sorted(each.done_at - each.at for each in s.asked if each.done_at is not None)
-    assert len(waits) == 5000
+    assert len(waits) == 1500
     assert waits[-1] < 2.5 * per_item(8)
     ran = sorted((batch for r in s.replicas for batch in r.ran), key=lambda batch: batch.numbers)
     assert [batch.began for batch in ran] == sorted(batch.began for batch in ran)
 
 
-async def test_large_request_is_spread_evenly() -> None:
-    s = devices(*FOUR, size=64)
-    for _ in range(64):
-        s.ask("m")
-    await s.run(1)
-    assert [[batch.items for batch in replica.ran] for replica in s.replicas] == [[16]] * 4
-    check_right(s)
-
-
-@pytest.mark.parametrize("speeds", [FOUR, (CPU, CPU, 4.0, 4.0)])
-@pytest.mark.parametrize("fails", [0, 3])
-async def test_device_failure_loses_no_requests(speeds: tuple[float, ...], fails: int) -> None:
-    s = devices(*speeds)
-    for _ in range(3000):
-        s.ask("m")
-    await s.run(1.0001)
-    s.replicas[fails].broken = True
-    await s.run(10)
-    check_right(s)
-    states = [each.state for each in s.replicas]
-    assert states.count(ReplicaState.READY) == (3 if s.replicas[fails].ran else 4)
-
-
-@pytest.mark.parametrize("load", [0.5, 0.9, 1.5, 3.0])
-@pytest.mark.parametrize("of_batch", [per_item, launched])
-@pytest.mark.parametrize("speeds", [FOUR, (4.0, CPU)])
+@pytest.mark.parametrize("load", [0.5, 3.0])
+@pytest.mark.parametrize(("of_batch", "speeds"), [(per_item, FOUR), (launched, (4.0, CPU))])
 async def test_accepted_requests_finish_in_time(
     load: float, of_batch: Seconds, speeds: tuple[float, ...]
 ) -> None:
@@ -98,7 +69,7 @@ async def test_accepted_requests_finish_in_time(
     s = simulation({"m": of_batch}, [("m",)] * len(speeds), 8, speeds=speeds)
     fast = [speed for speed in speeds if speed == max(speeds)]
     rate, deadline = load * sum(fast) * 8 / of_batch(8), 0.2
-    count = int(2 * rate)
+    count = min(int(rate), 3000)
     await s.run(poisson(s, rate, count, deadline, seed=7) + 1)
     accepted = [each for each in s.asked if each.retry_after_s is None]
     in_time = [
@@ -112,21 +83,7 @@ async def test_accepted_requests_finish_in_time(
         assert len(accepted) == count
 
 
-@settings(deadline=None, max_examples=5)
-@given(st.integers(1, 6), st.integers(1, 32))
-async def test_backlog_keeps_all_devices_busy(replicas: int, size: int) -> None:
-    s = devices(*[CPU] * replicas, size=size)
-    wanted_s = 20 * per_item(size)
-    for _ in range(int(wanted_s * 1.2 * replicas / ITEM_S) + 1):
-        s.ask("m")
-    began = s.clock.now()
-    await s.run(wanted_s)
-    for index in range(replicas):
-        assert s.used_s("m", index) == pytest.approx(wanted_s)
-    assert all(batch.items == size for r in s.replicas for batch in r.ran if batch.began > began)
-
-
-@pytest.mark.parametrize("deadline", [0.1, 0.3, 1.0])
+@pytest.mark.parametrize("deadline", [0.1, 1.0])
 async def test_admission_matches_the_devices_capacity(deadline: float) -> None:
     s = devices(*FOUR)
     for _ in range(32):
@@ -145,10 +102,10 @@ async def test_admission_matches_the_devices_capacity(deadline: float) -> None:
     assert took_s * 0.5 < hints[-1] < took_s * 2
 
 
-@pytest.mark.parametrize("within", [0.9 * ITEM_S, 1.0, 1e6])
+@pytest.mark.parametrize("within", [0.9 * ITEM_S, 1e6])
 async def test_fast_pool_keeps_items_that_it_finishes_in_time(within: float) -> None:
     s = devices(CPU, GPU)
-    await s.run(poisson(s, 0.8 * GPU / ITEM_S, 6000, within, seed=3) + 1)
+    await s.run(poisson(s, 0.8 * GPU / ITEM_S, 800, within, seed=3) + 1)
     check_right(s)
     assert not s.replicas[0].ran
 
@@ -169,33 +126,6 @@ async def test_slow_pool_helps_with_what_the_fast_one_cannot_finish() -> None:
     assert not s.replicas[0].ran
 
 
-async def test_late_pool_counts_with_its_own_measurement() -> None:
-    s = simulation({"m": per_item}, [("m",), ()], 8, speeds=(CPU, 4.0), unmeasured=[1])
-    late_one = s.replicas[1]
-    s.engine.measured(ModelId("m", 1), "fake#1", {0: {n: per_item(n) / 4 for n in (1, 2, 4, 8)}})
-    late_one.models = dict(s.replicas[0].models)
-    for _ in range(5):
-        s.ask("m")
-    await s.run(1)
-    assert [batch.items for batch in late_one.ran] == [5]
-
-
-async def test_large_request_keeps_order_when_a_device_fails() -> None:
-    s = devices(*FOUR)
-    items = [item(float(number)) for number in range(300)]
-    submission = s.engine.submit(ModelId("m", 1), items, s.clock.now() + 60)
-    other = s.ask("m")
-    gone = s.engine.submit(ModelId("m", 1), [item(-1.0)], s.clock.now() + 60)
-    gone.abandon()
-    await s.run(0.02)
-    s.replicas[3].broken = True
-    await s.run(10)
-    outcomes = submission.result().outcomes
-    assert [value_of(outcome) for outcome in outcomes] == [2.0 * n for n in range(300)]
-    assert all(replica.ran for replica in s.replicas)
-    assert other.done_at is not None
-
-
 async def test_slow_pool_takes_over_from_a_hanging_one() -> None:
     """Nothing else happens meanwhile."""
     s = devices(GPU, CPU)
@@ -210,47 +140,13 @@ async def test_slow_pool_takes_over_from_a_hanging_one() -> None:
     assert waits.done_at - waits.at < 1.1
 
 
-async def test_admission_ignores_a_hanging_device() -> None:
-    s = devices(2.0, CPU)
-    s.replicas[0].around_s = 1000.0
-    s.ask("m")
-    await s.run(2.0)  # it is overdue
-    start = s.clock.now()
-    for number in range(300):
-        s.ask_at(start + 0.001 * number, "m", 0.1)
-    await s.run(4.0)
-    asked = [each for each in s.asked if each.at >= start]
-    accepted = [each for each in asked if each.retry_after_s is None]
-    assert sum(each.expired for each in accepted) <= 1
-    assert 30 <= len(accepted) <= 50  # what the other one can do in 0.4 s
-
-
-async def test_long_batches_elsewhere_do_not_cause_rejections() -> None:
-    times = itertools.cycle((0.6, 1.4))
-    s = simulation(
-        {"long": lambda _: 5.0 * next(times), "short": per_item},
-        [("short",), ("long", "short")],
-        expected={"long": lambda _: 5.0, "short": per_item},
-    )
-    draw, start = random.Random(4), s.clock.now()
-    for number in range(12):
-        s.ask_at(start + 5.2 * number, "long")
-    at = start
-    for _ in range(2500):
-        at += draw.expovariate(0.4 / ITEM_S)
-        s.ask_at(at, "short", 0.1)
-    await s.run(at - start + 1)
-    short = [each for each in s.asked if each.model == "short"]
-    assert sum(each.retry_after_s is not None for each in short) < 0.005 * len(short)
-
-
-@pytest.mark.parametrize("load", [0.8, 1.5, 3.0])
+@pytest.mark.parametrize("load", [0.8, 3.0])
 async def test_two_models_on_both_pools_finish_what_is_accepted(load: float) -> None:
     """The slower pool also helps with what waits for the other model's work."""
     models = ("a", "b")
     s = simulation(dict.fromkeys(models, per_item), [models, models], 8, speeds=(4.0, CPU))
     draw, at, within = random.Random(5), s.clock.now(), 0.3
-    for number in range(int(2 * load * 4.0 / ITEM_S)):
+    for number in range(int(load * 4.0 / ITEM_S)):
         at += draw.expovariate(load * 4.0 / ITEM_S)
         s.ask_at(at, models[number % 2], within)
     await s.run(at - s.clock.now() + 1)
@@ -270,3 +166,14 @@ async def test_a_slower_pool_is_used_while_the_fast_device_proves_a_version(
     await s.run(1.0)
     assert asked.answer == 2 * asked.number
     assert not s.replicas[0].ran
+
+
+async def test_late_pool_counts_with_its_own_measurement() -> None:
+    s = simulation({"m": per_item}, [("m",), ()], 8, speeds=(CPU, 4.0), unmeasured=[1])
+    late_one = s.replicas[1]
+    s.engine.measured(ModelId("m", 1), "fake#1", {0: {n: per_item(n) / 4 for n in (1, 2, 4, 8)}})
+    late_one.models = dict(s.replicas[0].models)
+    for _ in range(5):
+        s.ask("m")
+    await s.run(1)
+    assert [batch.items for batch in late_one.ran] == [5]

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
-import pytest
-
 from app.engine.batch_cost import GROW_AFTER_S
-from app.errors import OutOfMemory, Overloaded
+from app.errors import OutOfMemory
 from app.types import Arrays
-from tests.unit.app.engine.harness import Rig, rig, turns, until, values
+from tests.unit.app.engine.harness import Rig, rig, turns
 
 
 class Memory:
@@ -68,40 +64,3 @@ async def test_larger_batches_are_tried_again_later() -> None:
             base = 100 * expected[0]
             await r.ask(*range(base, base + 8))
             assert sizes(r) == expected
-
-
-@pytest.mark.parametrize(("fails_at", "most"), [(8, 4), (7, 4), (5, 4), (4, 2), (2, 1)])
-async def test_the_next_smaller_bucket_is_the_limit(fails_at: int, most: int) -> None:
-    async with rig(scripts=[Memory(room=fails_at - 1)], max_batch_size=8) as r:
-        answer = await r.start(*range(fails_at))
-        if fails_at > 1:
-            assert values(answer) == [2 * n for n in range(fails_at)]
-        sizes(r)
-        await r.ask(*range(50, 58))
-        assert max(sizes(r), default=1) <= most
-
-
-async def test_admission_follows_the_lowered_batch_limit() -> None:
-    ten_ms = dict.fromkeys((1, 2, 4, 8), 0.010)  # a batch of one takes as long as one of eight
-    async with rig(scripts=[Memory(room=1)], max_batch_size=8, batch_s=ten_ms) as r:
-        await r.ask(*range(8))  # one at a time from here on
-        r.backend.gate.clear()
-        running = r.start(10)
-        count = len(r.backend.batches)
-        await until(lambda: len(r.backend.batches) > count)
-        waiting = [r.start(number, within=0.2) for number in range(20, 70)]
-        await turns()
-        r.backend.gate.set()
-        await running
-        answers = await asyncio.gather(*waiting, return_exceptions=True)
-        refused = sum(isinstance(answer, Overloaded) for answer in answers)
-        assert 30 < refused < 50  # a server that counts on batches of eight takes them all
-
-
-async def test_memory_limit_applies_to_all_equal_devices() -> None:
-    async with rig(scripts=[Memory(room=4), None], max_batch_size=8) as r:
-        await r.ask(*range(16))
-        for backend in r.backends:
-            backend.batches.clear()
-        assert await r.ask(*range(100, 148)) == [2 * n for n in range(100, 148)]
-        assert all(max(map(len, each.batches)) == 4 for each in r.backends)

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Callable
 
 import pytest
 
 from app.engine.batch_policy import Ahead, BatchLimits, Decision, decide_ahead
-from app.errors import DeviceLost, ReplicaError
-from app.types import Arrays, ModelId, Serving
-from tests.unit.app.engine.harness import (
-    DEFAULT,
-    POISON,
-    Rig,
-    fail_on_poison,
-    rig,
-    turns,
-    until,
-    values,
-)
+from app.errors import ReplicaError
+from tests.unit.app.engine.harness import DEFAULT, Rig, rig, turns, until, values
 from tests.unit.app.engine.launching import LaunchingFake
 from tests.unit.app.engine.simulation import Simulation, simulation
 
@@ -33,16 +22,8 @@ def linear(items: int) -> float:
     return items * ITEM_S
 
 
-def mostly_fixed(items: int) -> float:
-    return 0.040 + items * 0.001
-
-
 class TestPolicy:
     """`decide_ahead`."""
-
-    def test_a_full_batch_is_prepared_at_once(self) -> None:
-        assert decide_ahead(8, 0.0, 1.0, Ahead(2, 0.1), LIMITS) == Decision(8)
-        assert decide_ahead(20, 0.0, 1.0, Ahead(2, 0.1), LIMITS) == Decision(8)
 
     def test_partial_batch_grows_while_the_device_is_busy(self) -> None:
         early = decide_ahead(3, 0.0, 1.0, Ahead(2, 0.1), LIMITS)
@@ -82,26 +63,6 @@ async def test_device_never_waits_under_a_backlog() -> None:
         assert after.ends == pytest.approx(before.ends + 8 * ITEM_S)
 
 
-async def test_no_more_than_one_batch_is_prepared() -> None:
-    s = one(PREPARE_S)
-    for _ in range(400):
-        s.ask("m")
-    for _ in range(20):
-        await s.run(0.05)
-        now = s.clock.now()
-        assert sum(each.ends > now for each in s.replicas[0].ran) <= 2
-
-
-async def test_plain_replica_takes_one_batch_at_a_time() -> None:
-    s = one(0.0)
-    for _ in range(40):
-        s.ask("m")
-    for _ in range(20):
-        await s.run(0.01)
-        now = s.clock.now()
-        assert sum(each.ends > now for each in s.replicas[0].ran) <= 1
-
-
 async def test_partial_batch_is_prepared_just_in_time() -> None:
     s = one(PREPARE_S)
     for _ in range(80):  # until it knows what it takes to prepare one
@@ -123,18 +84,6 @@ async def test_partial_batch_is_prepared_just_in_time() -> None:
     assert last.ends == pytest.approx(began.ends + 4 * ITEM_S)  # no gap between them
 
 
-async def test_flat_cost_batch_waits_for_more_items() -> None:
-    s = one(PREPARE_S, mostly_fixed)
-    for _ in range(8):
-        s.ask("m")
-    await s.run(0.005)
-    for _ in range(4):
-        s.ask("m")
-    await s.run(0.5)
-    first, second = s.replicas[0].ran
-    assert second.began >= first.ends
-
-
 async def test_idle_replica_first_then_the_soonest_free() -> None:
     s = one(PREPARE_S, replicas=2)
     s.ask("m")
@@ -151,46 +100,8 @@ async def test_idle_replica_first_then_the_soonest_free() -> None:
     assert [len(short.ran), len(long.ran)] == [2, 1]
 
 
-async def test_requests_are_answered_correctly_and_in_order() -> None:
-    s = one(PREPARE_S, replicas=2)
-    for number in range(300):
-        s.ask_at(number * ITEM_S / 2.2, "m")
-    await s.run(60.0)
-    assert [each.answer for each in s.asked] == [2 * each.number for each in s.asked]
-    for replica in s.replicas:
-        assert replica.ran == sorted(replica.ran, key=lambda each: each.ends)
-
-
-async def test_prepared_batch_moves_when_its_device_breaks() -> None:
-    s = one(PREPARE_S, replicas=2)
-    for _ in range(60):
-        s.ask("m")
-    await s.run(0.1)
-    assert any(len(each.ran) > 1 for each in s.replicas)
-    s.replicas[0].broken = True
-    await s.run(5.0)
-    assert [each.answer for each in s.asked] == [2 * each.number for each in s.asked]
-
-
-async def test_admission_counts_prepared_batches() -> None:
-    s = one(PREPARE_S)
-    for _ in range(16):  # one batch runs, one is prepared: 160 ms
-        s.ask("m")
-    await s.run(0.001)
-    assert len(s.replicas[0].ran) == 2
-    late, soon = s.ask("m", within=0.12), s.ask("m", within=0.4)
-    assert late.retry_after_s is not None
-    assert soon.retry_after_s is None
-    await s.run(1.0)
-    assert soon.answer == 2 * soon.number
-    assert soon.done_at is not None
-    assert soon.done_at <= soon.at + 0.4
-
-
 @pytest.mark.parametrize("rare_s", [linear, lambda _: 0.001], ids=["per item", "per batch"])
-async def test_flood_delays_another_model_by_two_batches(
-    rare_s: Callable[[int], float],
-) -> None:
+async def test_flood_delays_another_model_by_two_batches(rare_s: Callable[[int], float]) -> None:
     batch_s = 0.5
     models = {"flooded": lambda _: batch_s, "rare": rare_s}
     s = simulation(models, [("flooded", "rare")] * 2, prepare_s=PREPARE_S)
@@ -206,32 +117,6 @@ async def test_flood_delays_another_model_by_two_batches(
     assert len(waits) == 20
     assert max(waits) < 2 * batch_s + PREPARE_S + 0.1  # one that runs, one that is prepared
     assert s.used_s("flooded") > 31.0
-
-
-async def test_model_without_prefetching_is_delayed_no_longer() -> None:
-    models = {"flooded": lambda _: 0.5, "plain": lambda _: 0.1}
-    s = simulation(models, [("flooded", "plain")], prepare_s=PREPARE_S)
-    s.replicas[0].models[ModelId("plain", 1)] = Serving(())
-    for _ in range(1000):
-        s.ask("flooded")
-    start = s.clock.now()
-    for number in range(5):
-        s.ask_at(start + 1.1 + 3.0 * number, "plain")
-    await s.run(20.0)
-    waits = [each.done_at - each.at for each in s.asked if each.model == "plain" and each.done_at]
-    assert len(waits) == 5
-    assert max(waits) < 2 * 0.5 + 0.1 + 3 * PREPARE_S
-
-
-async def test_two_flooded_models_share_a_device_by_time() -> None:
-    models = {"long": lambda _: 0.4, "short": lambda _: 0.1}
-    s = simulation(models, [("long", "short")], prepare_s=PREPARE_S)
-    for _ in range(3000):
-        s.ask("long")
-        s.ask("short")
-    await s.run(20)
-    assert s.used_s("long") + s.used_s("short") > 19.5
-    assert s.used_s("long") == pytest.approx(s.used_s("short"), abs=1.0)
 
 
 async def test_idle_slow_device_does_not_stop_prefetching() -> None:
@@ -277,30 +162,6 @@ class TestReplicaThread:
             assert device(r).most_launched == 2
             assert r.backend.batches == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
-    async def test_a_bad_item_in_a_launched_batch_fails_alone(self) -> None:
-        async with rig(scripts=(fail_on_poison,), max_batch_size=4) as r:
-            numbers = [float(n) for n in range(10, 22)]
-            tasks = [r.start(n) for n in numbers]
-            wanted = ["backend_failed" if n == POISON else 2 * n for n in numbers]
-            assert [values(await task)[0] for task in tasks] == wanted
-            assert device(r).most_launched == 2
-
-    async def test_lost_device_leaves_no_caller_waiting(self) -> None:
-        lost = False
-
-        def script(_: Arrays) -> None:
-            if lost:
-                raise DeviceLost("it is gone")
-
-        async with rig(scripts=(script,), max_batch_size=2) as r:
-            r.backend.gate.clear()
-            tasks = [r.start(n) for n in range(4)]
-            await until(lambda: device(r).most_launched == 2)
-            lost = True
-            r.backend.gate.set()
-            answers = [values(await task)[0] for task in tasks]
-            assert answers == ["backend_failed"] * 4
-
     async def test_abandoned_thread_fails_both_batches(self) -> None:
         async with rig(max_batch_size=2) as r:
             r.backend.gate.clear()
@@ -311,44 +172,20 @@ class TestReplicaThread:
             assert answers == ["backend_failed"] * 4
             assert not r.replicas[0].busy
 
-    async def test_other_calls_wait_for_both_batches(self) -> None:
-        async with rig(max_batch_size=2) as r:
-            r.backend.gate.clear()
-            tasks = [r.start(n) for n in range(4)]
-            await until(lambda: device(r).most_launched == 2)
-            call = asyncio.create_task(r.replicas[0].call(lambda: len(r.backend.batches)))
-            await turns()
-            assert not call.done()
-            r.backend.gate.set()
-            assert await call == 2
-            assert [values(await task) for task in tasks] == [[0], [2], [4], [6]]
-
-    async def test_nothing_is_prepared_during_a_call(self) -> None:
-        async with rig(max_batch_size=2) as r:
-            r.backend.gate.clear()
-            tasks = [r.start(n) for n in range(2)]
-            await until(lambda: len(r.backend.batches) == 1)
-            call = asyncio.create_task(r.replicas[0].call(lambda: None))
-            await turns()
-            tasks += [r.start(n) for n in range(2, 4)]
-            await turns()
-            assert device(r).most_launched == 1
-            r.backend.gate.set()
-            await call
-            assert [values(await task) for task in tasks] == [[0], [2], [4], [6]]
-
-    async def test_device_times_are_counted(self) -> None:
-        async with rig() as r:
-            await r.ask(1, 2)
-            labels = {"replica": "fake#0", "device": "cpu"}
-            read = r.metrics.registry.get_sample_value
-            name = "torchlane_replica_device_seconds_total"
-            taken = [read(name, {**labels, "stage": s}) for s in ("copy_in", "compute", "copy_out")]
-            assert taken == pytest.approx([0.001, 0.002, 0.003])
-
 
 def device(r: Rig) -> LaunchingFake:
     """The first backend."""
     backend = r.backend
     assert isinstance(backend, LaunchingFake)
     return backend
+
+
+async def test_prepared_batch_moves_when_its_device_breaks() -> None:
+    s = one(PREPARE_S, replicas=2)
+    for _ in range(60):
+        s.ask("m")
+    await s.run(0.1)
+    assert any(len(each.ran) > 1 for each in s.replicas)
+    s.replicas[0].broken = True
+    await s.run(5.0)
+    assert [each.answer for each in s.asked] == [2 * each.number for each in s.asked]

@@ -56,7 +56,7 @@ async def run(replica: Replica) -> int:
     """A batch of the model that serves; returns the thread that ran it."""
     done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     replica.start(OLD, lambda _: threading.get_native_id(), done.set_result, lambda _: -1)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         return await done
 
 
@@ -75,14 +75,6 @@ async def test_batches_run_during_a_proof(replica: Replica, proof: Proof) -> Non
     await installing
     assert replica.serves(NEW)
     assert replica.proving is None
-
-
-async def test_check_runs_in_the_replicas_thread(replica: Replica) -> None:
-    checked: list[int] = []
-    await replica.install(
-        NEW, FakeBackend, check=lambda _, __: checked.append(threading.get_native_id())
-    )
-    assert checked == [await run(replica)]
 
 
 async def test_failed_check_prevents_the_installation(replica: Replica) -> None:
@@ -132,14 +124,3 @@ async def test_hanging_replica_does_not_blame_the_proof(replica: Replica, proof:
     proof.go_on.set()
     await until(lambda: backend.calls == ["close"])
     assert not isinstance(failed.value, ReplicaHangs)
-
-
-async def test_cancelled_installation_closes_its_backend(replica: Replica, proof: Proof) -> None:
-    backend = FakeBackend()
-    installing = await begin(replica, backend, proof)
-    installing.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await installing
-    proof.go_on.set()
-    await until(lambda: backend.calls == ["close"])
-    assert replica.proving is None

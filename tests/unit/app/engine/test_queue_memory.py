@@ -9,7 +9,7 @@ import numpy as np
 
 from app.engine.queue import Ticket, TicketQueue
 from app.types import Array, Item
-from tests.unit.app.engine.harness import MODEL, item, rig, turns, until, values
+from tests.unit.app.engine.harness import MODEL, item, rig, until, values
 
 
 def rows(count: int) -> Array:
@@ -37,22 +37,6 @@ async def test_queued_item_does_not_keep_its_body() -> None:
         await running
 
 
-async def test_item_spanning_its_body_is_not_copied() -> None:
-    async with rig() as r:
-        r.backend.gate.clear()
-        running = r.start(1)
-        await until(lambda: len(r.backend.batches) == 1)
-        alone, owner = rows(1), item(5)
-        body, array = weakref.ref(alone.base), weakref.ref(owner.arrays["x"])
-        waiting = r.engine.submit(MODEL, [row(alone, 0), owner], r.clock.now() + 100)
-        del alone, owner
-        assert body() is not None
-        assert array() is not None
-        r.backend.gate.set()
-        assert values(await waiting.answer()) == [0, 10]
-        await running
-
-
 async def test_only_views_of_larger_arrays_are_copied() -> None:
     async with rig() as r:
         r.backend.gate.clear()
@@ -67,28 +51,6 @@ async def test_only_views_of_larger_arrays_are_copied() -> None:
         assert kept() is not None
         r.backend.gate.set()
         await asyncio.gather(running, waiting.settled())
-
-
-async def test_abandoned_request_frees_its_items() -> None:
-    async with rig() as r:
-        r.backend.gate.clear()
-        running = r.start(1)
-        await until(lambda: len(r.backend.batches) == 1)
-        mate = r.start(2)
-        await turns()
-        given = item(3)
-        array = weakref.ref(given.arrays["x"])
-        left = asyncio.create_task(r.engine.predict(MODEL, [given], r.clock.now() + 100))
-        del given
-        await turns()
-        assert array() is not None
-        left.cancel()
-        await asyncio.gather(left, return_exceptions=True)
-        del left
-        await turns()
-        assert array() is None
-        r.backend.gate.set()
-        await asyncio.gather(running, mate)
 
 
 def test_withdrawn_ticket_frees_its_item() -> None:

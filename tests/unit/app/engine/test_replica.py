@@ -144,8 +144,7 @@ async def test_result_at_the_time_limit_comes_once() -> None:
     replica = Replica("r", Device("cpu"))
     replica.open()
     await replica.install(MODEL, FakeBackend)
-    at_once = 0
-    for number in range(500):
+    for number in range(200):
         results: list[int] = []
         took_s = (number % 10) * 0.00002
 
@@ -156,13 +155,11 @@ async def test_result_at_the_time_limit_comes_once() -> None:
             return number
 
         replica.start(MODEL, work, results.append, _unexpected, block_s=0.0001)
-        at_once += len(results)
         async with asyncio.timeout(30.0):
             while not results:
                 await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert results == [number]
-    assert at_once > 0
     assert await replica.close(1.0)
 
 
@@ -225,21 +222,6 @@ async def test_batches_run_between_parts_of_a_load() -> None:
     await installing
     await calling
     assert order == ["first part", "batch", "second part", "call"]
-    assert await replica.close(1.0)
-
-
-async def test_failed_proof_closes_the_backend() -> None:
-    replica = Replica("r", Device("cpu"))
-    replica.open()
-    backend = FakeBackend()
-
-    def prove(_: object, __: object) -> None:
-        raise ValueError("no")
-
-    with pytest.raises(ValueError, match="no"):
-        await replica.install(MODEL, lambda: backend, prove)
-    assert backend.calls == ["close"]
-    assert not replica.serves(MODEL)
     assert await replica.close(1.0)
 
 
@@ -335,17 +317,6 @@ class TestLostThread:
         self.go_on.set()
         assert await replica.close(1.0)
 
-    async def test_each_heartbeat_is_another_step(self, replica: Replica) -> None:
-        await until(lambda: replica.step is None)
-        await self.stuck(replica)
-        stuck = replica.step
-        replica.beat()
-        assert None not in (stuck, replica.step)
-        assert replica.step != stuck
-        self.go_on.set()
-        await until(lambda: replica.step is None)
-        assert await replica.close(1.0)
-
     async def test_steps_of_new_and_hanging_thread_differ(self, replica: Replica) -> None:
         await self.stuck(replica)
         hanging = replica.step
@@ -355,38 +326,6 @@ class TestLostThread:
         assert len({hanging, *steps}) == 4
         self.go_on.set()
         assert await replica.close(1.0)
-
-
-async def test_lost_thread_keeps_no_pending_install() -> None:
-    """A backend may have threads and a device's memory; its last reference ends them."""
-    replica, gate, began = Replica("r", Device("cpu")), threading.Event(), threading.Event()
-
-    def hang(_: object) -> bool:
-        began.set()
-        return gate.wait(30)
-
-    replica.open()
-    await replica.install(MODEL, FakeBackend)
-    done: list[object] = []
-    replica.start(MODEL, hang, done.append, lambda error: error)
-    await until(began.is_set)
-    loaded: list[weakref.ref[FakeBackend]] = []
-
-    def load() -> FakeBackend:
-        backend = FakeBackend()
-        loaded.append(weakref.ref(backend))
-        return backend
-
-    installing = asyncio.create_task(replica.install(ModelId("m", 2), load))
-    await until(lambda: bool(loaded) and replica.is_called)
-    replica.give_up_thread(ReplicaHangs("it hangs"))
-    with pytest.raises(ReplicaError):
-        await installing
-    del installing
-    # Though the old thread is still in its batch; the loading one may take a moment to end.
-    await until(lambda: gc.collect() >= 0 and loaded[0]() is None)
-    gate.set()
-    await replica.close(1.0)
 
 
 async def test_ended_batch_is_freed_without_gc() -> None:
@@ -407,7 +346,7 @@ async def test_ended_batch_is_freed_without_gc() -> None:
     try:
         ended = [run() for _ in range(3)]
         await until(lambda: not replica.busy)
-        await until(lambda: all(each() is None for each in ended), limit_s=2.0)
+        await until(lambda: all(each() is None for each in ended))
     finally:
         gc.enable()
     assert await replica.close(1.0)

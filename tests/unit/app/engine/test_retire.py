@@ -28,36 +28,6 @@ async def test_retiring_model_finishes_but_accepts_nothing_new() -> None:
         await retiring
 
 
-async def test_retirement_waits_for_an_abandoned_batch() -> None:
-    async with rig() as r:
-        r.backend.gate.clear()
-        running = r.start(1)
-        await until(lambda: bool(r.backend.batches))
-        running.cancel()
-        retiring = asyncio.create_task(r.engine.retire(MODEL))
-        await asyncio.sleep(0.05)
-        assert not retiring.done()  # the backend is in use
-        r.backend.gate.set()
-        await retiring
-
-
-async def test_expired_waiters_do_not_delay_retirement() -> None:
-    async with rig(max_batch_size=1) as r:
-        r.backend.gate.clear()
-        running = r.start(1)
-        await until(lambda: bool(r.backend.batches))
-        waiting = r.start(2, within=5.0)
-        await turns()
-        retiring = asyncio.create_task(r.engine.retire(MODEL))
-        await turns()
-        r.clock.advance(6.0)
-        r.backend.gate.set()
-        await running
-        await retiring
-        with pytest.raises(Exception, match="deadline has passed"):
-            await waiting
-
-
 async def test_retirement_removes_gauges_and_keeps_counters() -> None:
     async with rig() as r:
         await r.ask(1, 2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import statistics
 
 import pytest
 
@@ -57,32 +56,30 @@ def share_within(pairs: list[tuple[float, float]]) -> float:
     )
 
 
-@pytest.mark.parametrize("times", [2.0, 4.0])
-@pytest.mark.parametrize("replicas", [1, 2])
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize(("kind", "replicas", "times"), [("linear", 2, 4.0), ("flat", 1, 2.0)])
 async def test_retry_after_is_accurate(kind: str, replicas: int, times: float) -> None:
     batch_s, size = KINDS[kind], 32
     capacity_per_s = replicas * size / batch_s(size)
     seconds, expected = {"model": varying(batch_s, 0.2, seed=1)}, {"model": batch_s}
     s = simulation(seconds, [("model",)] * replicas, size, expected)
-    poisson(s, "model", times * capacity_per_s, 2.0, seed=2)
-    await s.run(4)
+    poisson(s, "model", times * capacity_per_s, 1.0, seed=2)
+    await s.run(2)
     pairs = told_and_true(s.asked)
     assert len(pairs) > 100
     assert share_within(pairs) >= 0.99
     expired = [each.expired for each in s.asked if each.retry_after_s is None]
     assert sum(expired) < 0.01 * len(expired)
-    assert len(expired) - sum(expired) > 0.9 * 2.0 * capacity_per_s
+    assert len(expired) - sum(expired) > 0.9 * capacity_per_s
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-async def test_no_request_is_rejected_needlessly(replicas: int) -> None:
-    """Of 10,000 at 0.7 of the capacity: even the best of servers would have to refuse a few."""
+async def test_no_request_is_rejected_needlessly() -> None:
+    """Of 2,000 at 0.7 of the capacity: even the best of servers would have to refuse a few."""
+    replicas = 2
     seconds, expected = {"model": varying(linear, 0.1, seed=1)}, {"model": linear}
     s = simulation(seconds, [("model",)] * replicas, 32, expected)
     rate_per_s = 0.7 * replicas / 0.006
-    poisson(s, "model", rate_per_s, 10_000 / rate_per_s, seed=5)
-    await s.run(10_000 / rate_per_s + 2)
+    poisson(s, "model", rate_per_s, 2_000 / rate_per_s, seed=5)
+    await s.run(2_000 / rate_per_s + 2)
     refused = sum(each.retry_after_s is not None for each in s.asked)
     assert refused <= 0.001 * len(s.asked)
     assert sum(each.expired for each in s.asked) <= 0.001 * len(s.asked)
@@ -97,17 +94,3 @@ async def test_retry_after_includes_the_other_models_share() -> None:
         pairs = told_and_true([each for each in s.asked if each.model == model])
         assert len(pairs) > 100
         assert share_within(pairs) >= 0.95
-
-
-async def test_overhead_is_predicted_without_shrinking_batches() -> None:
-    """As where the event loop is busy reading: 20 ms with each forward of a millisecond."""
-    size = 32
-    s = simulation({"model": lambda _: 0.001}, [("model",)], size)
-    s.replicas[0].around_s = 0.02
-    poisson(s, "model", 2.0 * size / 0.021, 4.0, seed=5)
-    await s.run(8)
-    ran = s.replicas[0].ran
-    assert statistics.mean(batch.items for batch in ran[len(ran) // 2 : -5]) > 0.9 * size
-    late = [each for each in s.asked if each.retry_after_s is None and each.expired]
-    assert len(late) < 0.01 * len(s.asked)
-    assert share_within(told_and_true(s.asked)) > 0.95

@@ -16,9 +16,7 @@ ANEW = MODEL._replace(revision=1)
 
 
 @pytest.mark.parametrize("sooner", [True, False])
-async def test_leaving_callers_do_not_affect_shared_items(
-    sooner: bool,
-) -> None:
+async def test_leaving_callers_do_not_affect_shared_items(sooner: bool) -> None:
     async with rig(max_batch_size=1, cache_bytes=1 << 20) as r:
         r.backend.gate.clear()
         running = r.start(0)
@@ -37,6 +35,6 @@ async def test_leaving_callers_do_not_affect_shared_items(
         (outcome,) = (await waits.answer()).outcomes
         assert isinstance(outcome, Mapping)
         assert outcome["value"].tolist() == [16.0]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await r.engine.retire(MODEL)  # nothing of it is left
             await turns()

@@ -14,7 +14,6 @@ from tests.unit.app.engine.harness import MODEL, Rig, item, rig, turns, until
 
 SIZES = (1, 2, 4, 8)
 FLAT = dict.fromkeys(SIZES, 0.010)  # a batch of one takes as long as one of eight
-LINEAR = {size: 0.010 * size for size in SIZES}
 
 
 @contextlib.asynccontextmanager
@@ -47,14 +46,6 @@ async def test_shapes_are_admitted_as_separate_batches() -> None:
         await asyncio.gather(*[each.settled() for each in accepted])
 
 
-async def test_small_batches_are_counted_at_their_cost() -> None:
-    async with busy(LINEAR) as r:
-        accepted = let_in(r, range(1, 201), within=10.0)
-        assert len(accepted) == 200  # two seconds; in full batches it would be sixteen
-        r.backend.gate.set()
-        await asyncio.gather(*[each.settled() for each in accepted])
-
-
 @pytest.mark.parametrize("before", [[], [1]])
 async def test_request_of_many_shapes_counts_as_many_batches(before: list[int]) -> None:
     async with busy(FLAT) as r:
@@ -66,17 +57,6 @@ async def test_request_of_many_shapes_counts_as_many_batches(before: list[int]) 
         waiting.append(r.engine.submit(MODEL, many, deadline))
         r.backend.gate.set()
         await asyncio.gather(*[each.settled() for each in waiting])
-
-
-async def test_retry_time_counts_every_batch() -> None:
-    async with busy(FLAT) as r:
-        accepted = let_in(r, range(1, 31), within=0.4)
-        assert len(accepted) == 30
-        with pytest.raises(Overloaded) as refused:
-            r.engine.submit(MODEL, [item(9)], r.clock.now() + 0.015)
-        assert refused.value.retry_after_s == pytest.approx(0.010 + 0.300)
-        r.backend.gate.set()
-        await asyncio.gather(*[each.settled() for each in accepted])
 
 
 async def test_remainder_of_each_shape_is_a_batch() -> None:

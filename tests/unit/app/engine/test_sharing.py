@@ -32,40 +32,6 @@ async def test_flood_on_two_replicas_delays_by_one_batch() -> None:
     assert s.used_s("flooded") > 31.9  # what the other does not need is not lost
 
 
-async def test_two_flooded_models_share_two_replicas_by_time() -> None:
-    s = simulation({"flooded": per_batch(0.4), "other": per_batch(0.1)}, [BOTH, BOTH])
-    flood(s, "flooded", 1000)
-    flood(s, "other", 3000)
-    await s.run(20)
-    assert s.used_s("flooded") + s.used_s("other") == pytest.approx(40)
-    assert s.used_s("flooded") == pytest.approx(s.used_s("other"), abs=1.0)
-
-
-async def test_model_with_one_replica_gets_it_despite_a_flood() -> None:
-    s = simulation({"flooded": per_batch(0.2), "other": per_batch(0.2)}, [BOTH, ("flooded",)], 4)
-    flood(s, "flooded", 2000)
-    await s.run(5)
-    assert s.used_s("flooded", 0) == pytest.approx(5)  # no other model wants it
-    flood(s, "other", 1000)
-    await s.run(10)
-    # each has the time of one device: the flood the one that has no other model
-    assert s.used_s("other") == pytest.approx(10, abs=0.5)
-    assert s.used_s("flooded", 1) == pytest.approx(15)
-
-
-async def test_flood_on_one_replica_leaves_the_other_alone() -> None:
-    s = simulation({"flooded": per_batch(0.5), "other": per_batch(0.01)}, [BOTH, ("other",)])
-    start = s.clock.now()
-    flood(s, "flooded", 1000)
-    for number in range(50):
-        s.ask_at(start + 0.05 + 0.1 * number, "other", within=0.02)
-    await s.run(6)
-    others = [each for each in s.asked if each.model == "other"]
-    assert all(each.retry_after_s is None for each in others)
-    assert all(each.done_at is not None and not each.expired for each in others)
-    assert s.used_s("flooded", 0) == pytest.approx(6, abs=0.1)
-
-
 async def test_model_is_admitted_by_its_own_replica() -> None:
     s = simulation({"flooded": per_batch(0.05), "other": per_batch(0.05)}, [BOTH, ("flooded",)], 1)
     for _ in range(10):
@@ -78,23 +44,3 @@ async def test_model_is_admitted_by_its_own_replica() -> None:
     await s.run(0.6)
     assert taken.done_at == pytest.approx(taken.at + 0.54)
     assert not any(each.expired for each in s.asked)
-
-
-async def test_metrics_count_the_work_of_each_replica() -> None:
-    s = simulation({"flooded": per_batch(0.5), "other": per_batch(0.2)}, [BOTH, ("other",)])
-    flood(s, "flooded", 200)
-    flood(s, "other", 100)
-    await s.run(4)
-    assert sum(len(replica.ran) for replica in s.replicas) > 8
-    for replica in s.replicas:
-        ended = [each for each in replica.ran if each.ends <= s.clock.now()]
-        wanted = {
-            "batches_total": len(ended),
-            "items_total": sum(each.items for each in ended),
-            "busy_seconds_total": sum(each.ends - each.began for each in ended),
-            "compute_seconds_total": sum(each.ends - each.began for each in ended),
-        }
-        labels = {"replica": replica.name, "device": "cpu"}
-        for name, value in wanted.items():
-            found = s.metrics.registry.get_sample_value(f"torchlane_replica_{name}", labels)
-            assert found == pytest.approx(value), name

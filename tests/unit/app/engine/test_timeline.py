@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from app.engine.batch_cost import BatchCost
 from app.engine.batch_policy import BatchLimits
@@ -14,7 +10,7 @@ from app.engine.clock import ManualClock
 from app.engine.pool import OVERDUE_S, Batch
 from app.engine.queue import Load, ModelQueue, Ticket, TicketQueue
 from app.engine.replica import Replica
-from app.engine.timeline import MARGIN, Timeline, Work, completion_s, meets, own_share_s
+from app.engine.timeline import Timeline, Work, completion_s, own_share_s
 from app.metrics import Metrics
 from app.types import Device, ModelId, Serving
 from tests.unit.app.engine.harness import CONTRACT, item
@@ -75,18 +71,6 @@ class Table:
         return high_s
 
 
-def test_overdue_replica_is_ignored_in_predictions() -> None:
-    t = Table(replicas=2)
-    t.begin(0)
-    t.begin(1)
-    t.wait(4)
-    assert t.clear_s() == pytest.approx(0.030)
-    t.clock.advance(0.5)  # both are late, and may be done at any moment
-    assert t.clear_s() == pytest.approx(0.020)
-    t.clock.advance(0.5 + OVERDUE_S)  # both are overdue: as if they could be done at any moment
-    assert t.clear_s() == pytest.approx(0.020)
-
-
 def test_hanging_replica_leaves_work_to_the_other() -> None:
     t = Table(replicas=2)
     t.begin(0)
@@ -135,38 +119,10 @@ def test_idle_replica_with_empty_queue_never_waits() -> None:
     assert t.timeline.wait_s(t.queue) == pytest.approx(BATCH_S)  # when the first is free
 
 
-def test_two_running_batches_scatter_more_than_one() -> None:
-    t = Table()
-    for index in range(200):
-        t.queue.costs["cpu"].took(1, BATCH_S * (1 + 0.1 * (-1) ** index))
-    t.begin()
-    one = t.least_s() - 2 * BATCH_S
-    t.begin()
-    two = t.least_s() - 3 * BATCH_S
-    assert 1.1 * one < two < 1.4 * one
-
-
 def work(batches: int, *free_s: float, batch_s: float = 0.010, off: float = 0.0) -> Work:
     """Of a pool with a replica for each time at which one is free; by default one, at once."""
     free = free_s or (0.0,)
     return Work(free, [0.0] * len(free), batches, batch_s, off)
-
-
-DRAWN = st.builds(
-    lambda batches, free, batch_s: work(batches, *free, batch_s=batch_s),
-    st.integers(1, 20),
-    st.lists(st.floats(0, 2.0), min_size=1, max_size=5),
-    st.floats(0.001, 1.0),
-)
-
-
-def within_s(*works: Work) -> float:
-    """The shortest time within which they meet it."""
-    low_s, high_s = 0.0, 100.0
-    while high_s - low_s > 1e-6:
-        middle_s = (low_s + high_s) / 2
-        low_s, high_s = (low_s, middle_s) if meets(works, middle_s) else (middle_s, high_s)
-    return high_s
 
 
 @pytest.mark.parametrize(
@@ -187,31 +143,6 @@ def within_s(*works: Work) -> float:
 )
 def test_completion_time(works: list[Work], seconds: float) -> None:
     assert completion_s(works) == pytest.approx(seconds)
-
-
-@given(DRAWN)
-def test_completion_and_meets_agree_without_scatter(drawn: Work) -> None:
-    seconds = completion_s([drawn])
-    assert meets([drawn], seconds + 1e-6)
-    assert not meets([drawn], seconds - 1e-4)
-
-
-@given(st.lists(DRAWN, min_size=1, max_size=3), DRAWN)
-def test_another_pool_never_delays_completion(works: list[Work], another: Work) -> None:
-    assert meets([*works, another], within_s(*works) + 1e-5)
-
-
-@pytest.mark.parametrize("batches", [1, 9, 16, 25])
-def test_margin_combines_batch_and_mean_errors(batches: int) -> None:
-    margin_s = within_s(work(batches, off=0.1)) - batches * 0.010
-    one_s = MARGIN * 0.1 * 0.010
-    assert margin_s == pytest.approx(one_s * math.sqrt(batches + batches**2 / 19), rel=0.01)
-
-
-def test_margin_includes_the_running_batch() -> None:
-    alone = within_s(work(1, off=0.1)) - 0.010
-    both = within_s(Work([0.010], [0.1 * 0.010], 1, 0.010, 0.1)) - 0.020
-    assert both == pytest.approx(math.hypot(alone, MARGIN * 0.001), rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -70,13 +70,6 @@ async def device(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Device]:
         opened.backend.script = None
 
 
-async def test_prepared_items_are_queued_until_execution(device: Device) -> None:
-    await device.begin(1, 2)
-    await device.computes(1)
-    left = device.leave(*await device.begin(3, 4))
-    assert (len(left.batches), left.runs, left.left_queued) == (1, [], True)
-
-
 async def test_prepared_batch_begins_when_the_previous_ends(device: Device) -> None:
     before, _ = await device.begin(1, 2)
     await device.computes(1)
@@ -87,13 +80,6 @@ async def test_prepared_batch_begins_when_the_previous_ends(device: Device) -> N
     left = device.leave(*prepared)
     assert [(run.record, run.ended) for run in left.runs] == [(left.batches[0], left.ended)]
     assert not left.left_queued
-
-
-async def test_items_without_a_batch_are_queued(device: Device) -> None:
-    many = await device.begin(1, 2, 3, 4, 5, 6)
-    await device.computes(1)
-    left = device.leave(*many)
-    assert (len(left.runs), left.left_queued) == (1, True)
 
 
 async def test_items_of_a_running_batch_are_not_queued(device: Device) -> None:
@@ -115,10 +101,8 @@ async def test_expired_request_is_marked_queued(device: Device) -> None:
     assert trace.left_queued
 
 
-async def test_settled_request_is_not_marked_queued(device: Device) -> None:
-    computed = await device.begin(1, 2)
+async def test_items_without_a_batch_are_queued(device: Device) -> None:
+    many = await device.begin(1, 2, 3, 4, 5, 6)
     await device.computes(1)
-    device.rig.backend.gate.set()
-    await until(lambda: computed[1].is_settled)
-    left = device.leave(*computed)
-    assert (len(left.runs), left.left_queued) == (1, False)
+    left = device.leave(*many)
+    assert (len(left.runs), left.left_queued) == (1, True)

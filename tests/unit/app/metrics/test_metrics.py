@@ -43,27 +43,6 @@ def test_requests_are_counted_by_code_and_timed_by_outcome(
     assert sample(metrics, "torchlane_request_seconds_bucket", **timed, le="0.005") == 2
 
 
-def test_codes_of_one_outcome_share_a_histogram() -> None:
-    metrics = Metrics()
-    metrics.request("/predict", 422, "invalid_input").count(0.1)
-    metrics.request("/predict", 404, "model_not_found").count(0.1)
-    labels = {"route": "/predict", "outcome": "client_error"}
-    assert sample(metrics, "torchlane_request_seconds_count", **labels) == 2
-
-
-def test_request_labels_are_resolved_once() -> None:
-    metrics = Metrics()
-    assert metrics.request("/predict", 200, "ok") is metrics.request("/predict", 200, "ok")
-
-
-def test_requests_in_flight_are_read_at_the_scrape() -> None:
-    metrics = Metrics()
-    metrics.requests_open += 2
-    assert sample(metrics, "torchlane_requests_in_flight") == 2
-    metrics.requests_open -= 2
-    assert sample(metrics, "torchlane_requests_in_flight") == 0
-
-
 def test_retired_model_leaves_no_series() -> None:
     metrics = Metrics()
     ready = False
@@ -76,11 +55,6 @@ def test_retired_model_leaves_no_series() -> None:
     ready = True
     assert sample(metrics, "torchlane_model_info", **labels) is None
     assert sample(metrics, "torchlane_ready") == 1
-
-
-def test_server_is_not_ready_at_first() -> None:
-    metrics = Metrics()
-    assert sample(metrics, "torchlane_ready") == 0
 
 
 def test_every_gauge_has_a_multiprocess_mode() -> None:

@@ -18,21 +18,6 @@ from app.types import ModelId
 BOUNDS = (0.5, 1, 2.5)
 
 
-def test_counter_flushes_only_new_counts() -> None:
-    handed: list[float] = []
-    tally = Tally(handed.append)
-    tally.flush()
-    assert handed == []
-    tally.inc()
-    tally.inc(4)
-    tally.flush()
-    tally.flush()
-    assert handed == [5]
-    tally.inc(2)
-    tally.flush()
-    assert handed == [5, 2]
-
-
 def test_histogram_flushes_only_new_observations() -> None:
     handed: list[tuple[list[int], float]] = []
     seen: list[dict[int, tuple[str, float]]] = []
@@ -76,3 +61,18 @@ def test_collected_samples_match_the_library(amounts: list[float]) -> None:
         labels = {"model": "m", "version": "1", **sample.labels}
         got = metrics.registry.get_sample_value(sample.name, labels)
         assert got == pytest.approx(sample.value), sample
+
+
+def test_counter_flushes_only_new_counts() -> None:
+    handed: list[float] = []
+    tally = Tally(handed.append)
+    tally.flush()
+    assert handed == []
+    tally.inc()
+    tally.inc(4)
+    tally.flush()
+    tally.flush()
+    assert handed == [5]
+    tally.inc(2)
+    tally.flush()
+    assert handed == [5, 2]

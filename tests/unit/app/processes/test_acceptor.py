@@ -38,14 +38,25 @@ class Workers:
         bound = stack.enter_context(socket.socket())
         bound.bind(("127.0.0.1", 0))
         self._address = bound.getsockname()
-        self.acceptor = Acceptor(bound, 2, self.recipients, ClosedConnections(file, 2))
+        self.closed = ClosedConnections(file, 2)
+        self.acceptor = Acceptor(bound, 2, self.recipients, self.closed)
         stack.callback(self.acceptor.close)
         self.acceptor.resume()
 
     async def call(self) -> None:
         for _ in range(CALLERS):
             self._stack.enter_context(socket.create_connection(self._address))
-        await asyncio.sleep(0.02)
+        for _ in range(20):  # turns of the loop, which may take longer
+            await asyncio.sleep(0.001)
+
+    async def receive_all(self) -> None:
+        """Wait until the workers have got every caller."""
+        count = 0
+        async with asyncio.timeout(30):
+            while count < CALLERS:
+                await asyncio.sleep(0.01)
+                count += self.received(0) + self.received(1)
+        assert count == CALLERS
 
     def received(self, index: int) -> int:
         """Connections that a worker gets now."""
@@ -80,6 +91,18 @@ async def test_a_worker_without_descriptors_gets_no_connections(
     assert (workers.received(0), workers.received(1)) == (CALLERS, 0)
 
 
+async def test_the_worker_with_fewest_connections_gets_the_next(
+    stack: contextlib.ExitStack,
+) -> None:
+    workers = Workers(stack)
+    await workers.call()
+    before = workers.received(0), workers.received(1)
+    assert sorted(before) == [CALLERS // 2, CALLERS - CALLERS // 2]
+    workers.closed.put(0, before[0])
+    await workers.call()
+    assert abs(workers.received(0) - (before[1] + workers.received(1))) <= 1
+
+
 @pytest.mark.parametrize("lacks", ["complete", "ready", "loaded"])
 async def test_the_worker_with_more_models_gets_all_connections(
     stack: contextlib.ExitStack, lacks: str
@@ -110,8 +133,7 @@ async def test_callers_wait_while_the_parent_has_no_descriptor(
         await workers.call()
         await asyncio.sleep(0.2)
     assert [each["event"] for each in logs] == ["cannot_accept"]
-    await asyncio.sleep(0.2)
-    assert workers.received(0) + workers.received(1) == CALLERS
+    await workers.receive_all()
 
 
 @pytest.mark.parametrize("number", [errno.ETOOMANYREFS, errno.ENOBUFS])
@@ -127,5 +149,4 @@ async def test_a_connection_that_cannot_be_handed_over_waits(
     with monkeypatch.context() as during:
         during.setattr(socket, "send_fds", refused)
         await workers.call()
-    await asyncio.sleep(0.2)
-    assert workers.received(0) + workers.received(1) == CALLERS
+    await workers.receive_all()

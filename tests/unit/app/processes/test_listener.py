@@ -12,6 +12,7 @@ import pytest
 import uvloop
 
 from app.processes.listener import Listener, SocketHandover
+from tests.unit.app.engine.harness import until
 
 WAITING = 100
 
@@ -121,37 +122,8 @@ def test_missing_descriptors_pause_the_listener(
             clients = connect(here, 2)
             await turns(10)
             assert Made.count == 0
-            await asyncio.sleep(0.2)
-            assert Made.count == 2
+            await until(lambda: Made.count == 2)
             close(clients)
-
-    runner.run(scenario())
-
-
-def test_aborted_connection_does_not_stop_others(runner: asyncio.Runner) -> None:
-    async def scenario() -> None:
-        here = bound(errno.ECONNABORTED)
-        async with listening(here):
-            clients = connect(here, 3)
-            await turns(10)
-            assert Made.count == 3
-            close(clients)
-
-    runner.run(scenario())
-
-
-def test_failed_protocol_closes_its_connection(runner: asyncio.Runner) -> None:
-    def broken() -> asyncio.Protocol:
-        raise RuntimeError("no")
-
-    async def scenario() -> None:
-        here = bound()
-        async with listening(here, broken):
-            (client,) = connect(here, 1)
-            client.settimeout(5)
-            await turns(10)
-            assert client.recv(1) == b""
-            client.close()
 
     runner.run(scenario())
 
@@ -216,16 +188,6 @@ def test_order_follows_the_connections_before_it(runner: asyncio.Runner) -> None
     runner.run(scenario())
 
 
-def test_end_of_the_parent_is_an_empty_order(runner: asyncio.Runner) -> None:
-    async def scenario() -> None:
-        async with handed_over() as parent:
-            parent.channel.close()
-            await turns(10)
-            assert parent.orders[0] == b""
-
-    runner.run(scenario())
-
-
 @pytest.fixture
 def full(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Connections have no descriptor until the list is cleared; those of the reserve are free."""
@@ -249,8 +211,7 @@ def test_callers_wait_in_the_kernel_without_descriptors(
             await asyncio.sleep(0.1)
             assert Made.count == 0
             full.clear()
-            await asyncio.sleep(0.1)
-            assert Made.count == 3
+            await until(lambda: Made.count == 3)
             close(clients)
 
     runner.run(scenario())
@@ -262,11 +223,11 @@ def test_connections_wait_in_the_channel_without_descriptors(
     async def scenario() -> None:
         async with handed_over() as parent:
             parent.hand_over(3)
-            await asyncio.sleep(0.1)
+            await until(lambda: bool(parent.told))
+            await asyncio.sleep(0.05)
             assert (Made.count, parent.told) == (0, [False])
             full.clear()
-            await asyncio.sleep(0.1)
-            assert (Made.count, parent.told) == (3, [False, True])
+            await until(lambda: (Made.count, parent.told) == (3, [False, True]))
             assert parent.lost == 0
 
     runner.run(scenario())
@@ -280,7 +241,7 @@ def test_order_behind_waiting_connections_is_found(
             parent.hand_over(3)
             parent.channel.send(b"d")
             parent.order = b"d"
-            await asyncio.sleep(0.1)
+            await until(lambda: bool(parent.orders))
             assert parent.orders[0] == b"d"
             assert Made.count == 0
         assert full
@@ -289,9 +250,7 @@ def test_order_behind_waiting_connections_is_found(
     runner.run(scenario())
 
 
-def test_connection_without_a_protocol_counts_as_lost(
-    runner: asyncio.Runner,
-) -> None:
+def test_connection_without_a_protocol_counts_as_lost(runner: asyncio.Runner) -> None:
     def broken() -> asyncio.Protocol:
         raise RuntimeError("no")
 
@@ -302,5 +261,27 @@ def test_connection_without_a_protocol_counts_as_lost(
             await turns(10)
             assert parent.clients[0].recv(1) == b""
             assert parent.lost == 1
+
+    runner.run(scenario())
+
+
+def test_aborted_connection_does_not_stop_others(runner: asyncio.Runner) -> None:
+    async def scenario() -> None:
+        here = bound(errno.ECONNABORTED)
+        async with listening(here):
+            clients = connect(here, 3)
+            await turns(10)
+            assert Made.count == 3
+            close(clients)
+
+    runner.run(scenario())
+
+
+def test_end_of_the_parent_is_an_empty_order(runner: asyncio.Runner) -> None:
+    async def scenario() -> None:
+        async with handed_over() as parent:
+            parent.channel.close()
+            await turns(10)
+            assert parent.orders[0] == b""
 
     runner.run(scenario())

@@ -41,13 +41,6 @@ def test_what_every_worker_has_is_logged_once() -> None:
         assert logged(channel, (0, "error", FAILED)) == []
 
 
-def test_what_a_worker_has_again_is_new() -> None:
-    with news() as channel:
-        assert len(logged(channel, (0, "info", LOADED), (1, "info", LOADED))) == 1
-        assert len(logged(channel, (1, "info", LOADED), (0, "info", LOADED))) == 1
-        assert len(logged(channel, (0, "error", FAILED), (0, "error", FAILED))) == 2
-
-
 def test_a_worker_that_replaces_another_repeats_nothing_but_errors() -> None:
     with news(late=frozenset({1})) as channel:
         told = logged(channel, (1, "info", LOADED), (1, "error", FAILED))

@@ -121,34 +121,7 @@ async def test_counters_and_gauges_add_up_at_every_worker(
     other.close()
 
 
-async def test_openmetrics_adds_up_over_processes(make: Callable[[int], SharedMetrics]) -> None:
-    one, other = make(0), make(1)
-    for each in (one, other):
-        each.request("/predict", 200, "ok").count(0.003, "0af7651916cd43dd8448eb211c80319c")
-        each.write_down()
-    text, kind = await one.scraped_as("application/openmetrics-text")
-    assert kind.startswith("application/openmetrics-text")
-    found = openmetrics.text_string_to_metric_families(text.decode())  # type: ignore[no-untyped-call]
-    families = {each.name: each for each in found}
-    samples = families["torchlane_request_seconds"].samples
-    assert [each.value for each in samples if each.name.endswith("_count")] == [2]
-    assert not any(each.exemplar for each in samples)  # prometheus_client shares none
-    one.close()
-    other.close()
-
-
-async def test_server_is_ready_when_all_workers_are(make: Callable[[int], SharedMetrics]) -> None:
-    one, other = make(0), make(1)
-    other.watch(lambda: False, lambda: [])
-    other.write_down()
-    assert Scraped(await one.scraped())("torchlane_ready") == 0
-    one.close()
-    other.close()
-
-
-async def test_a_retired_model_leaves_no_series(
-    make: Callable[[int], SharedMetrics],
-) -> None:
+async def test_a_retired_model_leaves_no_series(make: Callable[[int], SharedMetrics]) -> None:
     one, other = make(0), make(1)
     assert Scraped(await one.scraped())("torchlane_model_info") == 1
     one.watch(lambda: True, lambda: [])
@@ -160,15 +133,6 @@ async def test_a_retired_model_leaves_no_series(
         Scraped(await one.scraped())("torchlane_model_info")
     one.close()
     other.close()
-
-
-async def test_stopped_worker_loses_no_counts(make: Callable[[int], SharedMetrics]) -> None:
-    one = make(0)
-    stopped = make(1)
-    count(stopped)
-    stopped.close()
-    assert Scraped(await one.scraped())("torchlane_items_total") == 6
-    one.close()
 
 
 async def test_counters_of_a_dead_worker_continue(
@@ -215,17 +179,6 @@ async def test_series_match_those_of_one_process(
     assert several.series() == Scraped(await alone.scraped()).series()
 
 
-async def test_every_metric_is_declared_before_anything_is_counted(
-    make: Callable[[int], SharedMetrics],
-) -> None:
-    worker = make(0)
-    text = (await worker.scraped()).decode()
-    declared = {line for line in text.splitlines() if line.startswith("#")}
-    alone = (await Metrics().scraped()).decode()
-    assert declared == {line for line in alone.splitlines() if line.startswith("#")}
-    worker.close()
-
-
 async def test_process_metrics_cover_parent_and_workers(
     files: Sequence[SharedFile], make: Callable[[int], SharedMetrics]
 ) -> None:
@@ -243,32 +196,31 @@ async def test_process_metrics_cover_parent_and_workers(
     parent.close()
 
 
-async def test_only_scrapes_read_the_drivers(
-    make: Callable[[int], SharedMetrics],
-) -> None:
-    worker, degrees = make(0), [61.0]
-    worker.device("cuda:0", {"temperature_celsius": lambda: degrees[0]})
-
-    async def temperature() -> float:
-        return Scraped(await worker.read(generate_latest))("torchlane_device_temperature_celsius")
-
-    await worker.scraped_as("")
-    degrees[0] = 62.0
-    assert await temperature() == 61
-    await worker.scraped_as("")
-    assert await temperature() == 62
-    worker.close()
-
-
 async def test_worker_writes_its_metrics_periodically(
     make: Callable[[int], SharedMetrics], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_metrics, "WRITE_S", 0.01)
     one, other = make(0), make(1)
     count(other)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while b'torchlane_items_total{model="double",outcome="ok"' not in await one.scraped():
             await asyncio.sleep(0.01)
     assert Scraped(await one.scraped())("torchlane_items_total") == 6
+    one.close()
+    other.close()
+
+
+async def test_openmetrics_adds_up_over_processes(make: Callable[[int], SharedMetrics]) -> None:
+    one, other = make(0), make(1)
+    for each in (one, other):
+        each.request("/predict", 200, "ok").count(0.003, "0af7651916cd43dd8448eb211c80319c")
+        each.write_down()
+    text, kind = await one.scraped_as("application/openmetrics-text")
+    assert kind.startswith("application/openmetrics-text")
+    found = openmetrics.text_string_to_metric_families(text.decode())  # type: ignore[no-untyped-call]
+    families = {each.name: each for each in found}
+    samples = families["torchlane_request_seconds"].samples
+    assert [each.value for each in samples if each.name.endswith("_count")] == [2]
+    assert not any(each.exemplar for each in samples)  # prometheus_client shares none
     one.close()
     other.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.processes import worker_count
-from app.processes.worker_count import MOST, PROCESS_BYTES, Choice, Served, choose, may_have_gpu
+from app.processes.worker_count import PROCESS_BYTES, Choice, Served, choose, may_have_gpu
 from app.serving.version_policy import VersionPolicy
 from models.choices import Precision
 from models.manifest import MANIFEST_FILE
@@ -69,11 +69,6 @@ def test_reason_prints_the_time_readably(tmp_path: Path, us: float, said: str) -
     assert f"a forward of small/1 takes {said} us an item" in chosen(served).reason
 
 
-def test_many_cores_get_a_few_processes(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_count, "usable_cores", lambda: 64)
-    assert chosen(served).workers == MOST
-
-
 def test_one_core_gets_one(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_count, "usable_cores", lambda: 1)
     assert chosen(served) == Choice(1, "there is one core")
@@ -92,13 +87,6 @@ def test_settings_for_one_process_get_one(served: Served) -> None:
 def test_one_large_model_among_small_ones_gets_one(served: Served) -> None:
     write_artifact(served.root, "large", plan=plan_of(LARGE_US))
     assert chosen(served) == Choice(1, "a forward of large/1 takes 40 us an item, more than 35")
-
-
-def test_only_wanted_versions_count(served: Served) -> None:
-    write_artifact(served.root, "small", 2, plan=plan_of(LARGE_US))
-    assert chosen(served).workers == 1
-    pinned = replace(served, policy=VersionPolicy.parse("1"))
-    assert chosen(pinned).workers == 2
 
 
 def test_only_usable_variants_count(served: Served) -> None:

@@ -26,23 +26,12 @@ def overrides(request: pytest.FixtureRequest, file: SharedFile) -> Overrides:
     return Overrides(file if request.param == "shared" else None)
 
 
-def test_no_override_exists_at_first(overrides: Overrides) -> None:
-    assert overrides.now() == Override()
-    assert not overrides.now().forbids(ONE)
-
-
 def test_overrides_add_up(overrides: Overrides) -> None:
     overrides.unload(TWO)
     overrides.load(ONE)
     assert overrides.reload() == Override(3, frozenset({ONE}), frozenset({TWO}))
     assert overrides.now().forbids(TWO)
     assert not overrides.now().forbids(ONE)
-
-
-def test_last_override_wins(overrides: Overrides) -> None:
-    overrides.load(ONE)
-    assert overrides.unload(ONE) == Override(2, frozenset(), frozenset({ONE}))
-    assert overrides.load(ONE) == Override(3, frozenset({ONE}), frozenset())
 
 
 def test_override_may_cover_all_versions(overrides: Overrides) -> None:

@@ -247,26 +247,6 @@ class TestStoredLayout:
         assert why.startswith(reason)
         assert logs[-1]["measured_by"] == "server"
 
-    def test_another_number_of_cores_is_measured(
-        self,
-        tmp_path: Path,
-        asked: list[tuple[Layout, ...]],
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        """The processor is the same; the cores are those that this process may use."""
-        write_planned(tmp_path)
-        set_cores(monkeypatch, 4)
-        assert measured(tmp_path) == layouts(4)[-1]
-        assert asked == [layouts(4)]
-
-    @pytest.mark.parametrize("changes", [{"variant": "script"}, {"max_batch_size": 4}])
-    def test_other_settings_are_measured(
-        self, tmp_path: Path, asked: list[tuple[Layout, ...]], changes: dict[str, Any]
-    ) -> None:
-        write_planned(tmp_path)
-        measured(tmp_path, **changes)
-        assert asked == [layouts(2)]
-
     def test_another_precision_is_measured(
         self, tmp_path: Path, asked: list[tuple[Layout, ...]]
     ) -> None:
@@ -306,14 +286,3 @@ def test_older_version_replaces_a_damaged_one(tmp_path: Path) -> None:
     write_artifact(tmp_path, "double")
     (write_artifact(tmp_path, "double", 2) / "script.pt").write_bytes(b"damaged")
     assert measured(tmp_path) in layouts(2)
-
-
-@pytest.mark.usefixtures("two_cores")
-def test_largest_intact_model_is_measured_by_default(tmp_path: Path) -> None:
-    write_artifact(tmp_path, "alpha")
-    write_small(tmp_path, ["script"])
-    (write_artifact(tmp_path, "damaged") / "script.pt").write_bytes(b"damaged" * 100_000)
-    with capture_logs() as logs:
-        measured(tmp_path)
-    measured_models = [log["model"] for log in logs if log["event"] == "measuring_cpu_layout"]
-    assert measured_models == ["small/1"]

@@ -29,13 +29,6 @@ def test_second_worker_is_refused_until_release(file: SharedFile) -> None:
             assert 28 < caught.value.retry_after_s <= 30
 
 
-def test_failed_worker_releases_the_turn(file: SharedFile) -> None:
-    with pytest.raises(ZeroDivisionError), Turn(file).take(time.monotonic() + 30):
-        raise ZeroDivisionError
-    with Turn(file).take(time.monotonic()):
-        pass
-
-
 def test_single_process_has_one_turn() -> None:
     turn = Turn(None)
     with turn.take(time.monotonic()):

@@ -31,14 +31,6 @@ def test_policy_chooses_candidates(policy: str, candidates: tuple[int, ...], mos
     assert wanted(policy) == Wanted(candidates, most)
 
 
-def test_models_can_have_their_own_rules() -> None:
-    policy = "digits=3; pairwise=latest:2 ;all"
-    assert wanted(policy, "digits") == Wanted((3,), 1)
-    assert wanted(policy, "pairwise").most == 2
-    assert wanted(policy, "else").most == 4
-    assert wanted("digits=3", "else") == Wanted(ON_DISK, 1)
-
-
 @pytest.mark.parametrize(
     "policy",
     ["", "newest", "latest:0", "0", "01", "1;2", "m=1;m=2", "m=", "=1", "a/b=1", "1,", "-1"],

@@ -43,11 +43,7 @@ def line_of(made: RequestTrace, **fields: str) -> dict[str, object]:
 
 @pytest.mark.parametrize(
     ("share", "failed", "slow", "other"),
-    [
-        (None, False, False, False),
-        (0.0, True, True, False),
-        (1.0, True, True, True),
-    ],
+    [(None, False, False, False), (0.0, True, True, False), (1.0, True, True, True)],
     ids=["off", "errors", "all"],
 )
 def test_what_is_logged(share: float | None, failed: bool, slow: bool, other: bool) -> None:

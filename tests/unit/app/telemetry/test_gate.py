@@ -31,7 +31,3 @@ def test_parent_decision_overrides_the_ratio() -> None:
     assert not gate.may_want({b"traceparent": PARENT + b"00"})
     assert SamplingGate(FIELDS, 0.0, leaves_out=False).may_want({b"traceparent": PARENT + b"00"})
     assert not SamplingGate([], 0.0, leaves_out=True).may_want({b"traceparent": PARENT + b"01"})
-
-
-def test_other_samplers_always_decide() -> None:
-    assert SamplingGate(FIELDS, None, leaves_out=True).may_want({})

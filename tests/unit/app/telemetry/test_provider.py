@@ -174,6 +174,14 @@ async def test_propagator_may_read_unlisted_headers(
     await export.close(5.0)
 
 
+def test_a_wrong_header_is_named_without_its_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key:SECRET")
+    with pytest.raises(ValueError, match="OTEL_EXPORTER_OTLP_HEADERS") as caught:
+        Export("1", None)
+    assert "SECRET" not in str(caught.value)
+
+
 async def test_blank_variable_counts_as_unset(environ: pytest.MonkeyPatch) -> None:
     for name in ("OTEL_EXPORTER_OTLP_TIMEOUT", "OTEL_BSP_SCHEDULE_DELAY", "OTEL_TRACES_SAMPLER"):
         environ.setenv(name, " ")
@@ -197,11 +205,3 @@ async def test_hanging_receiver_does_not_block_others(
         assert [each["event"] for each in logs] == ["traces_not_sent"]
     finally:
         hangs.set()
-
-
-def test_a_wrong_header_is_named_without_its_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key:SECRET")
-    with pytest.raises(ValueError, match="OTEL_EXPORTER_OTLP_HEADERS") as caught:
-        Export("1", None)
-    assert "SECRET" not in str(caught.value)

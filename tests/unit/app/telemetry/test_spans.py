@@ -62,14 +62,6 @@ def parts_of(*batches: BatchRecord, queued: bool = False) -> list[tuple[str, int
     return times_of(a_request(*batches, decoded=1.11, queued=queued))[1:-1]
 
 
-def test_undecoded_body_ends_with_the_request() -> None:
-    assert times_of(a_request(decoded=0.0)) == [("decode", 100, 300), ("POST /predict", 0, 300)]
-
-
-def test_running_batch_is_cut_at_request_end() -> None:
-    assert parts_of(a_batch(1.2)) == [("queue", 110, 200), ("forward", 200, 300)]
-
-
 def test_later_batch_changes_do_not_affect_spans() -> None:
     runs, waits = a_batch(1.25), a_batch(0.0)
     trace = a_request(runs, waits)

@@ -9,14 +9,10 @@ import orjson
 import pytest
 
 from loadtests.bench.bodies import (
-    OWN_DIGITS,
-    OWN_NUMBERS,
     TEXTS,
     Bodies,
     BodiesError,
     bodies_of,
-    own_binary,
-    own_json,
 )
 from loadtests.bench.dialects import dialect_of
 from loadtests.bench.workloads import OURS, PYTRITON, WORKLOADS, Workload
@@ -101,17 +97,6 @@ def test_sentences_of_two_runs_all_differ(manifest: Manifest) -> None:
         calls = (bodies.call(number)[2] for number in range(bodies.most))
         texts += (text for body in calls for text in orjson.loads(body)["input"])
     assert len(set(texts)) == len(texts) == 2 * TEXTS
-
-
-def test_unique_numbers_differ_in_float32() -> None:
-    most = 10**OWN_DIGITS
-    coarsest = np.array([float(own_json(own)) for own in range(most - 1000, most)], np.float32)
-    assert len(np.unique(coarsest)) == 1000
-    binary = {own_binary(own) for own in (*range(300), *range(OWN_NUMBERS - 300, OWN_NUMBERS))}
-    assert len(binary) == 600
-    values = np.frombuffer(b"".join(binary), "<f4")
-    assert values.min() >= 0.5
-    assert values.max() < 1
 
 
 def test_requests_run_out_instead_of_repeating(manifest: Manifest) -> None:

@@ -14,17 +14,8 @@ from loadtests.bench.workloads import INFINITY, PYTRITON
 ROW = {"label": "1", "score": 0.75, "scores": [0.25, 0.75]}
 
 
-def test_peers_answer_one_prediction_or_many() -> None:
-    one = ONE_ROUTE.scores(orjson.dumps(ROW), many=False)
-    np.testing.assert_array_equal(one, [[0.25, 0.75]])
-    many = ONE_ROUTE.scores(orjson.dumps({"predictions": [ROW, ROW]}), many=True)
-    np.testing.assert_array_equal(many, [[0.25, 0.75], [0.25, 0.75]])
-
-
 @pytest.mark.parametrize("prediction", [ROW, {"outputs": {"y": [0.25, 0.75]}}])
-def test_torchlane_answers_scores_or_unlabelled_outputs(
-    prediction: dict[str, Any],
-) -> None:
+def test_torchlane_answers_scores_or_unlabelled_outputs(prediction: dict[str, Any]) -> None:
     head = {"model": "m", "version": 1}
     one = TORCHLANE.scores(orjson.dumps({**head, "prediction": prediction}), many=False)
     np.testing.assert_array_equal(one, [[0.25, 0.75]])
@@ -61,3 +52,10 @@ def test_invalid_answers_raise_an_answer_error(content: bytes) -> None:
     for dialect in (TORCHLANE, ONE_ROUTE, DIALECTS[PYTRITON]):
         with pytest.raises(AnswerError):
             dialect.scores(content, many=False)
+
+
+def test_peers_answer_one_prediction_or_many() -> None:
+    one = ONE_ROUTE.scores(orjson.dumps(ROW), many=False)
+    np.testing.assert_array_equal(one, [[0.25, 0.75]])
+    many = ONE_ROUTE.scores(orjson.dumps({"predictions": [ROW, ROW]}), many=True)
+    np.testing.assert_array_equal(many, [[0.25, 0.75], [0.25, 0.75]])

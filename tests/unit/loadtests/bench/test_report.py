@@ -41,10 +41,6 @@ def test_every_server_has_one_turn_per_round() -> None:
     assert len({tuple(each) for each in orders}) == 6
 
 
-def test_busy_is_cpu_time_per_second() -> None:
-    assert TurnFigures(2000, 1.0, 2.0, cpu_us=400).busy == pytest.approx(0.8)
-
-
 def test_servers_must_compute_the_same() -> None:
     ours = np.linspace(0, 1, 16).reshape(8, 1, 2)
     check_same(ours, ours + 5e-5)
@@ -54,12 +50,6 @@ def test_servers_must_compute_the_same() -> None:
             check_same(ours, theirs)
     with pytest.raises(CheckError, match="proves nothing"):
         check_same(np.ones((8, 1, 2)), np.ones((8, 1, 2)))
-
-
-def test_items_of_one_model_are_counted() -> None:
-    assert items_computed(PAGE, "digits") == 42
-    with pytest.raises(CheckError, match="of mean"):
-        items_computed(PAGE, "mean")
 
 
 @pytest.mark.parametrize(("added", "cached"), [(99, False), (1, True)])
@@ -75,3 +65,9 @@ def test_compiled_server_must_report_it() -> None:
     for other in (page.format("false"), PAGE):
         with pytest.raises(CheckError, match="must say"):
             check_compiled(other)
+
+
+def test_items_of_one_model_are_counted() -> None:
+    assert items_computed(PAGE, "digits") == 42
+    with pytest.raises(CheckError, match="of mean"):
+        items_computed(PAGE, "mean")

@@ -11,7 +11,6 @@ from loadtests.openloop.address import ServerAddress
 Answer = Callable[[bytes], Awaitable[bytes]]
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
 BUSY = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 4\r\n\r\nbusy"
-CLOSING = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}"
 
 
 @contextlib.asynccontextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -51,22 +50,3 @@ def trial(rate: float, p99_ms: float, kind: Purpose = "search", cost: Cost = IDL
     """A thousand requests, all as late as that, in one second."""
     results = outcomes([p99_ms / 1000] * 1000)
     return summarize(kind, rate, (0.0, 1.0), 50, results, cost)
-
-
-def conditions() -> dict[str, Any]:
-    return {
-        "command": "torchlane load find-capacity",
-        "date": "2026-01-02T03:04:05+00:00",
-        "machine": "a machine, 2 cores",
-        "load_average": 0.1,
-        "url": "http://localhost:8000",
-        "address": "127.0.0.1:8000",
-        "model": "digits",
-        "version": 1,
-        "precision": "float32",
-        "workload": "unique",
-        "arrivals": "poisson",
-        "slo_ms": 50.0,
-        "fail_ratio": 0.001,
-        "settings": {"budget_s": 120.0},
-    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import get_args
 
 import numpy as np
@@ -13,16 +12,10 @@ from app.api.oip.metadata import model_config, model_metadata
 from app.backends.selection import Preference, select
 from app.codecs.choose import codec_for
 from app.registry.loaded_models import LoadedModel, LoadedModels, ReplicaStatus
-from app.registry.model_settings import ModelSettings
 from app.types import Device, ModelId
-from models.codec_specs import ImageCodecSpec, PicturePreprocess
 from models.manifest import Format, Manifest
 from models.tensors import Dtype
 from tests.unit.models.manifests import make_manifest, spec
-
-PICTURES = ImageCodecSpec(
-    preprocess=PicturePreprocess(width=2, height=4, channels=1, mean=(0,), std=(1,))
-)
 
 
 def published(manifest: Manifest, *versions: int) -> LoadedModels:
@@ -60,26 +53,6 @@ def test_model_metadata_lists_shapes_and_versions() -> None:
     }
 
 
-def test_the_configuration_has_no_batch_axis() -> None:
-    manifest = make_manifest([spec("a", "uint8", (-1, -1, 3))], [spec("y", "float64", (-1, 2))])
-    loaded = published(manifest, 2, 1)
-    config = model_config(loaded.resolve("tiny", 1), loaded, ())
-    assert config["input"] == [
-        {
-            "name": "a",
-            "data_type": "TYPE_UINT8",
-            "format": "FORMAT_NONE",
-            "dims": [-1, 3],
-            "is_shape_tensor": False,
-            "optional": False,
-        }
-    ]
-    assert config["output"] == [
-        {"name": "y", "data_type": "TYPE_FP64", "dims": [2], "is_shape_tensor": False}
-    ]
-    assert config["version_policy"] == {"specific": {"versions": [1, 2]}}
-
-
 @pytest.mark.parametrize(
     ("formats", "names"),
     [
@@ -100,13 +73,6 @@ def test_platform_is_the_format_that_the_model_was_made_in(
     assert told == names
 
 
-def test_pictures_have_their_channels_first() -> None:
-    manifest = make_manifest([spec("picture", shape=(-1, 1, 4, 2))], codec=PICTURES)
-    loaded = published(manifest, 1)
-    config = model_config(loaded.resolve("tiny"), loaded, ())
-    assert (config["input"][0]["format"], config["input"][0]["dims"]) == ("FORMAT_NCHW", [1, 4, 2])
-
-
 def test_replicas_are_grouped_by_device() -> None:
     loaded = published(make_manifest(), 1)
     replicas = [
@@ -117,16 +83,3 @@ def test_replicas_are_grouped_by_device() -> None:
         {"name": "tiny_0", "kind": "KIND_GPU", "count": 2, "gpus": [1]},
         {"name": "tiny_1", "kind": "KIND_CPU", "count": 1, "gpus": []},
     ]
-
-
-def test_batching_and_caching_follow_the_models_settings() -> None:
-    loaded = published(make_manifest(), 1)
-    settings = ModelSettings(batch_wait_s=0.0025, cache=False)
-    model = dataclasses.replace(loaded.resolve("tiny"), settings=settings, max_batch_size=48)
-    config = model_config(model, loaded, ())
-    assert config["max_batch_size"] == 48
-    assert config["dynamic_batching"] == {
-        "preferred_batch_size": [48],
-        "max_queue_delay_microseconds": 2500,
-    }
-    assert config["response_cache"] == {"enable": False}

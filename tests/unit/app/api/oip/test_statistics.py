@@ -14,8 +14,6 @@ from app.shared_file import SharedFile
 from app.types import CacheCounts, ModelId
 from tests.unit.models.manifests import make_manifest
 
-NOTHING = {"count": 0, "ns": 0}
-
 
 def model(version: int = 3) -> LoadedModel:
     made = make_manifest()
@@ -94,18 +92,3 @@ async def test_several_processes_are_summed(monkeypatch: pytest.MonkeyPatch) -> 
         check(found, processes=2)
     for file in files:
         file.close()
-
-
-async def test_statistics_are_separate_for_each_version() -> None:
-    metrics = Metrics()
-    work(metrics)
-    found = (await statistics(metrics, [model(4), model(3)]))["model_stats"]
-    assert [(each["version"], each["inference_count"]) for each in found] == [("4", 0), ("3", 7)]
-    assert found[0]["batch_stats"] == []
-
-
-async def test_batches_above_the_largest_bucket_are_counted() -> None:
-    metrics = Metrics()
-    metrics.model(ModelId("tiny", 3)).batch_size.observe(1500)
-    (found,) = (await statistics(metrics, [model()]))["model_stats"]
-    assert [each["batch_size"] for each in found["batch_stats"]] == [2000]

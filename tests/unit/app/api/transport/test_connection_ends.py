@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import sys
 import time
@@ -14,7 +15,7 @@ from structlog.testing import capture_logs
 from app.api.turns import Participant
 from tests.artifacts import write_artifact
 from tests.integration.listening import Doubles, large_for_five, listening, until
-from tests.integration.wire import COUNTED, OPEN, READY, answered, ask_for, request
+from tests.integration.wire import COUNTED, LIMIT_S, OPEN, READY, Wire, answered, ask_for, request
 
 KEEP_ALIVE_S = 0.2
 LARGE = 4_000_000  # numbers of an answer that no socket takes at once
@@ -24,6 +25,21 @@ LARGE = 4_000_000  # numbers of an answer that no socket takes at once
 def models(tmp_path: Path) -> Path:
     write_artifact(tmp_path, "double")
     return tmp_path
+
+
+async def trickle(wire: Wire, data: bytes) -> bool:
+    """Send data a byte at a time, for several times as long as a connection may be idle.
+
+    Returns:
+        Whether every byte came in time: a busy machine may stand still between two.
+    """
+    loop, longest_s = asyncio.get_running_loop(), 0.0
+    last = loop.time()
+    for byte in data:
+        wire.send(bytes([byte]))
+        await asyncio.sleep(3 * KEEP_ALIVE_S / len(data))
+        last, longest_s = loop.time(), max(longest_s, loop.time() - last)
+    return longest_s < KEEP_ALIVE_S / 2
 
 
 class TestClientGone:
@@ -83,7 +99,7 @@ class TestClientGone:
             await until(lambda: doubles.one.batches == [[3]])
             await asyncio.sleep(0.02)
             wire.writer.transport.abort()
-            async with asyncio.timeout(5):  # the model still computes
+            async with asyncio.timeout(LIMIT_S):  # the model still computes
                 while await server.metric(OPEN):
                     await asyncio.sleep(0.01)
             doubles.go_on()
@@ -98,7 +114,7 @@ class TestClientGone:
             wire.send(ask_for(4))
             await asyncio.sleep(0.02)
             wire.writer.transport.abort()
-            async with asyncio.timeout(5):  # the model still computes
+            async with asyncio.timeout(LIMIT_S):  # the model still computes
                 while await server.metric(OPEN):
                     await asyncio.sleep(0.01)
             assert await server.metric(COUNTED, status="499") == 1
@@ -111,15 +127,17 @@ class TestKeepAlive:
         self, models: Path, data: bytes
     ) -> None:
         async with listening(models, keep_alive_s=KEEP_ALIVE_S) as server:
-            wire = await server.connect()
-            loop = asyncio.get_running_loop()
-            for _ in range(3):
+            loop, used_again = asyncio.get_running_loop(), False
+            while not used_again:  # on a busy machine half of the time may be all of it
+                wire = await server.connect()
                 await wire.ask(data)
                 await asyncio.sleep(KEEP_ALIVE_S / 2)
-            await wire.ask(data)
-            began = loop.time()
+                began = loop.time()
+                with contextlib.suppress(EOFError, ConnectionError):
+                    await wire.ask(data)
+                    used_again = True
             assert await wire.rest() == b""
-            assert 0.9 * KEEP_ALIVE_S < loop.time() - began < 10 * KEEP_ALIVE_S
+            assert loop.time() - began > 0.9 * KEEP_ALIVE_S
 
     @pytest.mark.skipif(sys.platform == "win32", reason="uvloop has no Windows")
     @pytest.mark.parametrize("first", [b"", READY])
@@ -129,8 +147,9 @@ class TestKeepAlive:
         import uvloop  # noqa: PLC0415  # it runs timers before it reads, unlike asyncio
 
         async def ask() -> None:
-            limits = {"keep_alive_s": KEEP_ALIVE_S, "head_timeout_s": KEEP_ALIVE_S}
-            async with listening(models, **limits) as server:
+            async with listening(
+                models, keep_alive_s=KEEP_ALIVE_S, head_timeout_s=KEEP_ALIVE_S
+            ) as server:
                 wire = await server.connect()
                 if first:
                     await wire.ask(first)
@@ -164,11 +183,11 @@ class TestKeepAlive:
 
     async def test_connection_that_sends_stays_open(self, models: Path) -> None:
         async with listening(models, keep_alive_s=KEEP_ALIVE_S) as server:
-            wire = await server.connect()
-            await wire.ask(ask_for(3))
-            for byte in ask_for(4):
-                wire.send(bytes([byte]))
-                await asyncio.sleep(4 * KEEP_ALIVE_S / len(ask_for(4)))
+            in_time = False
+            while not in_time:
+                wire = await server.connect()
+                await wire.ask(ask_for(3))
+                in_time = await trickle(wire, ask_for(4))
             await answered(wire, 4)
 
     @pytest.mark.parametrize("way", ["short", "asgi"])
@@ -177,13 +196,12 @@ class TestKeepAlive:
     ) -> None:
         query = "?a=1" if way == "asgi" else ""
         async with listening(models, keep_alive_s=KEEP_ALIVE_S) as server:
-            wire = await server.connect()
-            data = request(f"/models/nope/predict{query}", b" " * 40)
-            wire.send(data[:-40])
-            assert (await wire.answer()).status == 404
-            for _ in range(40):
-                wire.send(b" ")
-                await asyncio.sleep(KEEP_ALIVE_S / 10)
+            data, in_time = request(f"/models/nope/predict{query}", b" " * 40), False
+            while not in_time:
+                wire = await server.connect()
+                wire.send(data[:-40])
+                assert (await wire.answer()).status == 404
+                in_time = await trickle(wire, b" " * 40)
             wire.send(ask_for(3))
             await answered(wire, 3)
 

@@ -14,12 +14,9 @@ from structlog.testing import capture_logs
 from app.api.transport.exchange import Exchange
 from app.errors import InvalidInput
 from app.metrics import Metrics
-from app.types import Arrays
 from tests.artifacts import write_artifact
-from tests.integration.listening import Doubles, listening, until
+from tests.integration.listening import listening
 from tests.integration.wire import COUNTED, JSON, OPEN, READY, answered, ask_for, request
-
-KEEP_ALIVE_S = 0.2
 
 
 @pytest.fixture
@@ -93,50 +90,6 @@ class TestInternalErrors:
             assert await server.metric(COUNTED, status="500", code="internal") == 1
             assert await server.metric(OPEN) == 0
 
-    async def test_an_error_that_cannot_be_encoded(self, models: Path) -> None:
-        def reject(*_: object, **__: object) -> None:
-            details: Any = [{"index": object()}]
-            raise InvalidInput("no", details)
-
-        async with listening(models) as server:
-            codec: Any = server.service.loaded.resolve(None, None).codec
-            wire = await server.connect()
-            right = codec.decode_numbers
-            with capture_logs() as logs:
-                codec.decode_numbers = reject
-                answer = await wire.ask(ask_for(3))
-                codec.decode_numbers = right
-            assert (answer.status, answer.code) == (500, "internal")
-            assert [each["event"] for each in logs].count("unhandled_error") == 1
-            wire.send(ask_for(4))
-            await answered(wire, 4)
-
-    async def test_failed_encoding_does_not_affect_other_answers(
-        self, models: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        doubles = Doubles()
-        async with listening(models, make_backend=doubles) as server:
-            codec = server.service.loaded.resolve(None, None).codec
-            right = codec.encode
-
-            def odd(outputs: Arrays, *given: Any) -> dict[str, object]:
-                if outputs["y"][0] == 8:
-                    raise ZeroDivisionError
-                return right(outputs, *given)
-
-            monkeypatch.setattr(codec, "encode", odd)
-            doubles.hold()
-            wires = [await server.connect() for _ in range(4)]
-            for number, wire in enumerate(wires, 2):
-                wire.send(ask_for(number))
-            await until(lambda: sum(map(len, doubles.one.batches)) >= 1)
-            doubles.go_on()
-            for number, wire in enumerate(wires, 2):
-                if number == 4:
-                    assert (await wire.answer()).status == 500
-                else:
-                    await answered(wire, number)
-
     @pytest.mark.parametrize("path", ["/predict", "/models/nope/predict"])
     async def test_failing_metrics_lose_no_answer(
         self, models: Path, monkeypatch: pytest.MonkeyPatch, path: str
@@ -159,6 +112,24 @@ class TestInternalErrors:
             mate.send(ask_for(9))
             await answered(mate, 9)
             assert await server.metric(OPEN) == 0
+
+    async def test_an_error_that_cannot_be_encoded(self, models: Path) -> None:
+        def reject(*_: object, **__: object) -> None:
+            details: Any = [{"index": object()}]
+            raise InvalidInput("no", details)
+
+        async with listening(models) as server:
+            codec: Any = server.service.loaded.resolve(None, None).codec
+            wire = await server.connect()
+            right = codec.decode_numbers
+            with capture_logs() as logs:
+                codec.decode_numbers = reject
+                answer = await wire.ask(ask_for(3))
+                codec.decode_numbers = right
+            assert (answer.status, answer.code) == (500, "internal")
+            assert [each["event"] for each in logs].count("unhandled_error") == 1
+            wire.send(ask_for(4))
+            await answered(wire, 4)
 
 
 def exchanges() -> int:

@@ -108,9 +108,3 @@ def test_unsuitable_heads_are_not_kept(data: bytes) -> None:
         headers = [(b"content-length", b"17")]
         kept = known_head(data, b"/predict", headers, ENDPOINT)
     assert kept is None
-
-
-def test_pipelined_request_does_not_give_a_known_head() -> None:
-    second = request("/predict", b"12345")
-    parsed = Parsed(FIRST + second)
-    assert known_head(FIRST + second, parsed.url, parsed.headers[-3:], ENDPOINT) is None

@@ -36,7 +36,3 @@ def test_other_protocols_are_rejected(line: bytes, before: bytes, size: int) -> 
 )
 def test_what_follows_the_line_is_not_read(line: bytes, size: int) -> None:
     assert parsed(line + b"\r\n" + HEAD, size) == b""
-
-
-def test_only_the_end_of_a_long_line_is_kept() -> None:
-    assert len(line_tail(b"", b"GET /" + b"a" * 10_000)) < 100

@@ -83,13 +83,6 @@ def made() -> tuple[Loop, FairQueue]:
     return loop, FairQueue(loop.call_soon, loop.call_later, lambda: loop.now_s)
 
 
-def test_a_single_frame_passes_at_once() -> None:
-    _, turns = made()
-    client = Client(1, calls=True)
-    turns.take(client)
-    assert (client.passed, client.queued) == (1, False)
-
-
 def test_a_turn_is_limited_and_shares_are_equal() -> None:
     loop, turns = made()
     clients = [Client(10_000) for _ in range(60)]
@@ -104,15 +97,6 @@ def test_a_turn_is_limited_and_shares_are_equal() -> None:
         before = total
     shares = sorted(each.passed for each in clients[1:])  # the first was alone
     assert shares[-1] - shares[0] <= 2 * SHARE_COST
-
-
-def test_all_that_was_sent_passes() -> None:
-    loop, turns = made()
-    clients = [Client(1000) for _ in range(5)]
-    for each in clients:
-        turns.take(each)
-    loop.turns()
-    assert [(each.left, each.queued) for each in clients] == [(0, False)] * 5
 
 
 def test_a_client_that_did_not_wait_goes_before_busy_ones() -> None:
@@ -152,25 +136,6 @@ def test_a_call_goes_before_those_of_a_flood() -> None:
     for _ in range(3):
         loop.turn()
     assert other.left == 0
-
-
-def test_calls_that_the_core_has_ended_are_forgotten() -> None:
-    loop, turns = made()
-    flood = Client(1000, calls=True)
-    turns.take(flood)
-    loop.turns()
-    loop.fire(LOST_S)
-    assert flood.passed == 2 * CALLS_AHEAD
-
-
-def test_calls_are_not_forgotten_while_the_server_begins_some() -> None:
-    loop, turns = made()
-    flood = Client(1000, calls=True)
-    turns.take(flood)
-    loop.turns()
-    turns.begun()
-    loop.fire(LOST_S)
-    assert flood.passed == CALLS_AHEAD + 1
 
 
 def test_lost_calls_are_forgotten_while_other_frames_pass() -> None:
@@ -261,3 +226,22 @@ def test_clients_that_are_never_read_delay_no_new_one() -> None:
     new = Client(1)
     turns.take(new)
     assert (new.left, new.queued) == (0, False)
+
+
+def test_all_that_was_sent_passes() -> None:
+    loop, turns = made()
+    clients = [Client(1000) for _ in range(5)]
+    for each in clients:
+        turns.take(each)
+    loop.turns()
+    assert [(each.left, each.queued) for each in clients] == [(0, False)] * 5
+
+
+def test_calls_are_not_forgotten_while_the_server_begins_some() -> None:
+    loop, turns = made()
+    flood = Client(1000, calls=True)
+    turns.take(flood)
+    loop.turns()
+    turns.begun()
+    loop.fire(LOST_S)
+    assert flood.passed == CALLS_AHEAD + 1

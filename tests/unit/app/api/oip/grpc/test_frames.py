@@ -56,12 +56,7 @@ class TestOpen:
 
     @pytest.mark.parametrize(
         "begin",
-        [
-            b"GET / HTTP/1.1\r\n",
-            b"\x16\x03\x01",
-            PREFACE + HEADERS,
-            PREFACE + ACK,
-        ],
+        [b"GET / HTTP/1.1\r\n", b"\x16\x03\x01", PREFACE + HEADERS, PREFACE + ACK],
         ids=["http1", "tls", "no_settings", "ack"],
     )
     def test_refuses_other_protocols(self, begin: bytes) -> None:
