@@ -26,6 +26,7 @@ from tests.integration.grpc_calls import (
 )
 from tests.integration.wire import COUNTED, CUT
 
+BUSY_S = 0.3  # only after this time an answer is unread
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
@@ -64,12 +65,16 @@ class TestUnreadAnswers:
             for raw, calls, all_calls in zip(raws, (30, 19, 10), (30, 49, 59), strict=True):
                 self.call(raw, calls)
                 await reaches(server, min(all_calls, 50), COUNTED, route=ROUTE)
-            await raws[0].ended()
+                await asyncio.sleep(BUSY_S)
             for _ in range(3):
                 await alive(server)
+            await reaches(server, 1, CUT, code="answer_unread")
             assert await server.metric(CUT, code="answer_unread") == 1
+            await raws[0].ended()
             raws[0] = await RawConnection.open(server.port, window=0)
             self.call(raws[0], 30)
+            await asyncio.sleep(BUSY_S)
+            await alive(server)
             await reaches(server, 2, CUT, code="answer_unread")
             await alive(server)
             assert await server.metric(CUT, code="answer_unread") == 2

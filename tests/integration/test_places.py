@@ -147,10 +147,11 @@ async def test_one_cached_answer_serves_pictures_of_different_sizes(api: Api) ->
 
 
 @pytest.mark.parametrize("count", [3, FEW + 3])  # mapped at once, or in steps
-async def test_one_flight_serves_pictures_of_different_sizes(api: Api, count: int) -> None:
+async def test_one_flight_serves_pictures_of_different_sizes(models: Path, count: int) -> None:
     cases = [(WIDE, SMALL)[index % 2] for index in range(count)]
     files = [base64.b64encode(picture(*size, box)).decode() for size, box in cases]
-    got = await api.client.post("/batch-predict", json={"inputs": files})
+    async with serving(models, default_model="pad") as api:  # with an empty cache
+        got = await api.client.post("/batch-predict", json={"inputs": files})
     assert got.json()["predictions"] == [*map(wanted, cases)]
     assert got.headers["x-torchlane-cache"] == f"hit=0, miss=1, joined={count - 1}"
 

@@ -120,7 +120,7 @@ async def test_answers_do_not_depend_on_the_batch(
 
 
 async def test_a_package_for_another_machine_is_skipped(tmp_path: Path) -> None:
-    write_small(tmp_path, ["script"], plan=plan("float32"), changed={"compiled": foreign()})
+    write_small(tmp_path, ["script"], changed={"compiled": foreign()})
     with capture_logs() as logs:
         async with serving(tmp_path, devices="cpu", max_batch_size=4) as api:
             shown = (await info(api))["replicas"][0]["plan"]

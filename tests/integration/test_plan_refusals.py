@@ -57,9 +57,9 @@ async def test_an_unusable_pinned_variant_never_serves_older_versions(tmp_path: 
         assert "compiled for riscv64" in await reason(api)
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "manifest.sha256", "script.pt", "int8.pt"])
+@pytest.mark.parametrize("name", ["manifest.json", "manifest.sha256", "script.pt", "bf16.pt"])
 async def test_one_flipped_byte_in_any_file_is_rejected(tmp_path: Path, name: str) -> None:
-    folder = write_small(tmp_path, ["script", "int8"])
+    folder = write_small(tmp_path, ["script", "bf16"])
     before = digest_of(folder / name).sha256
     data = bytearray((folder / name).read_bytes())
     data[len(data) // 3] ^= 0x10

@@ -36,7 +36,9 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[List
             labels=labels,
             scores="softmax",
         )
-    async with listening(folder, default_model="text", max_items=64) as made:
+    async with listening(
+        folder, default_model="text", max_items=64, request_timeout_ms=120_000
+    ) as made:
         yield made
 
 
