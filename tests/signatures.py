@@ -22,21 +22,6 @@ class Pairs(nn.Module):
         return torch.stack([ids, types], dim=-1).to(torch.float32)
 
 
-class Masked(nn.Module):
-    """x [n, t], mask bool [n, t] -> the mean of what is not masked [n, 1]."""
-
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        kept = x.masked_fill(~mask, 0.0).sum(dim=1, keepdim=True)
-        return kept / mask.sum(dim=1, keepdim=True).clamp(min=1)
-
-
-class Scalar(nn.Module):
-    """x [n, 3] -> [n]."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.sum(dim=1)
-
-
 class Padded(nn.Module):
     """A detector: picture [n, 3, 8, 8] -> boxes [n, 4, 4], scores [n, 4], labels, count [n]."""
 
@@ -48,33 +33,11 @@ class Padded(nn.Module):
         return boxes.contiguous(), scores.contiguous(), labels, (scores > 0).sum(dim=1)
 
 
-class Segmenter(nn.Module):
-    """picture [n, 3, h, w] -> [n, 2, h, w]."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        grey = x.mean(dim=1)
-        return torch.stack([grey, 1 - grey], dim=1)
-
-
 class Optional(nn.Module):
     """x [n, 3] and, where it is given, scale [n, 1] -> [n, 3]."""
 
     def forward(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
         return x if scale is None else x * scale
-
-
-class Half(nn.Module):
-    """x float16 [n, 8] -> float16 [n, 4]."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        with torch.random.fork_rng(devices=()):
-            torch.manual_seed(1)
-            self.linear = nn.Linear(8, 4).half()
-
-    def forward(self, x: Tensor) -> Tensor:
-        made: Tensor = self.linear(x)
-        return made
 
 
 class Mapped(nn.Module):
@@ -106,13 +69,6 @@ class Detector(nn.Module):
         for one in x:
             made.append({"boxes": one.reshape(1, -1)[:, :4], "scores": one.reshape(-1)[:1]})
         return made
-
-
-class Loss(nn.Module):
-    """x [n, 3] -> one number for the whole batch."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.mean()
 
 
 class Reads(nn.Module):

@@ -1,18 +1,13 @@
-"""infinity_client, and the requests that TEI documents. Argument: the address."""
+"""infinity_client. Argument: the server's address."""
 
 from __future__ import annotations
 
 import sys
 from typing import Any
 
-import httpx
 from infinity_client import Client
 from infinity_client.api.default import classify, embeddings, rerank
-from infinity_client.models import (
-    ClassifyInput,
-    OpenAIEmbeddingInputText,
-    RerankInput,
-)
+from infinity_client.models import ClassifyInput, OpenAIEmbeddingInputText, RerankInput
 
 from tests.clients.checking import run_checks
 
@@ -50,23 +45,6 @@ def check_classify(url: str) -> None:
     assert [len(each) for each in found.data] == [3, 3]
     assert abs(sum(each.score for each in found.data[0]) - 1) < 1e-5
     assert {each.label for each in found.data[0]} == {"animal", "place", "other"}
-
-
-def check_teis_requests(url: str) -> None:
-    with httpx.Client(base_url=url) as client:
-
-        def ask(path: str, **body: Any) -> Any:
-            answer = client.post(path, json=body)
-            assert answer.status_code == 200, answer.text
-            return answer.json()
-
-        (vector,) = ask("/embed", inputs="cat")
-        assert len(vector) == 4
-        assert ask("/embed", inputs=["cat"], truncate=True, normalize=True) == [vector]
-        ranks = ask("/rerank", query="cat", texts=TEXTS, raw_scores=False, model="rerank")
-        assert sorted(each["index"] for each in ranks) == [0, 1, 2, 3]
-        answer = client.post("/rerank", json={"query": "cat", "texts": []})
-        assert (answer.status_code, answer.json()["error_type"]) == (422, "Validation")
 
 
 if __name__ == "__main__":

@@ -42,13 +42,6 @@ async def check_health(url: str) -> None:
     assert await client().is_model_ready(url, "none") is False
 
 
-async def check_json_is_nested_or_flat(url: str) -> None:
-    for asked in (request([[1.0, 2.0]]), request(array=X)):
-        answer = await client().infer(url, asked, model_name="double")
-        assert (answer.model_name, answer.outputs[0].data) == ("double", [2.0, 4.0])
-        assert len(answer.id) == 36, answer  # it sends an id of its own
-
-
 async def check_binary(url: str) -> None:
     for parameters in ({"binary_data_output": True}, None):
         asked = request(array=X, binary=True, request_id="7", parameters=parameters)
@@ -57,19 +50,6 @@ async def check_binary(url: str) -> None:
         assert ("inference-header-content-length" in headers) is (parameters is not None)
         np.testing.assert_array_equal(answer.outputs[0].as_numpy(), X * 2)
         assert answer.id == "7"
-
-
-async def check_a_dict_as_codecs_of_others_write_it(url: str) -> None:
-    one = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}
-    marked = {**one, "parameters": {"content_type": "np", "unknown": 1}}
-    for body in (
-        {"inputs": [marked], "parameters": {"content_type": "np", "headers": {"a": "b"}}},
-        {"id": None, "inputs": [{**one, "parameters": None}], "outputs": None, "parameters": None},
-        {"inputs": [marked], "outputs": [{"name": "y", "parameters": {"content_type": "np"}}]},
-        {"inputs": [one], "outputs": [], "more": {"unknown": [1]}},
-    ):
-        answer = await client().infer(url, body, model_name="double")
-        np.testing.assert_array_equal(answer.outputs[0].as_numpy(), X * 2)
 
 
 async def check_errors_are_found_in_the_body(url: str) -> None:

@@ -39,12 +39,6 @@ async def refused(call: Awaitable[object]) -> tuple[int, str]:
     raise AssertionError("no error")
 
 
-async def check_readiness(url: str) -> None:
-    assert await client().is_model_ready(url, "double") is True
-    status, _ = await refused(client().is_model_ready(url, "none"))
-    assert status == 404
-
-
 async def check_errors_are_read_from_the_body(url: str) -> None:
     for body, model, status, message in (
         ({"instances": ROWS}, "none", 404, "there is no model 'none'"),

@@ -36,11 +36,5 @@ async def check_the_same_as_coroutines(url: str) -> None:
     assert len(found) == 2
 
 
-def check_a_thousand_documents(url: str) -> None:
-    texts = [f"cat {'dog ' * (each % 7)}" for each in range(1000)]
-    found = embeddings(url).embed_documents(texts)
-    assert found[:7] * 142 == found[: 7 * 142]
-
-
 if __name__ == "__main__":
     run_checks(globals(), *sys.argv[1:])

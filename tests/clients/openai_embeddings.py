@@ -1,4 +1,4 @@
-"""OpenAI's client, unchanged but for its base URL. Arguments: sync or aio, the address, a key."""
+"""OpenAI's client, unchanged but for its base URL. Arguments: the address, a key."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import openai
 
-from tests.clients.checking import Synchronous, run_checks
+from tests.clients.checking import run_checks
 
 CAT = [2, 6, 3]  # its tokens
 
@@ -18,30 +18,12 @@ def close(one: list[float], other: list[float]) -> bool:
 
 
 class Wire:
-    """The calls, of either client."""
+    """The calls."""
 
-    def __init__(self, kind: str, url: str, key: str) -> None:
-        named = {"base_url": f"{url}/v1", "api_key": key, "max_retries": 0}
-        if kind == "sync":
-            client: Any = openai.OpenAI(**named)
-            self.create, self.models = client.embeddings.create, client.models.list
-            self.retrieve = client.models.retrieve
-            return
-
-        client = openai.AsyncOpenAI(**named)
-
-        class Calls:
-            """Coroutines of what the synchronous client has."""
-
-            create = staticmethod(client.embeddings.create)
-            retrieve = staticmethod(client.models.retrieve)
-
-            @staticmethod
-            async def models() -> Any:
-                return await client.models.list()
-
-        calls = Synchronous(Calls)
-        self.create, self.models, self.retrieve = calls.create, calls.models, calls.retrieve
+    def __init__(self, url: str, key: str) -> None:
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0)
+        self.create, self.models = client.embeddings.create, client.models.list
+        self.retrieve = client.models.retrieve
 
     def vectors(self, given: Any, **named: Any) -> list[list[float]]:
         """The vectors of `embed`."""

@@ -20,9 +20,8 @@ def target(folder: Path) -> Iterator[str]:
         yield f"127.0.0.1:{port}"
 
 
-@pytest.mark.parametrize("kind", ["sync", "aio"])
-def test_tritonclient(clients: Path, target: str, folder: Path, kind: str) -> None:
-    run(clients, "-m", "tests.clients.triton_grpc", kind, target, folder / "pictures")
+def test_tritonclient(clients: Path, target: str, folder: Path) -> None:
+    run(clients, "-m", "tests.clients.triton_grpc", target, folder / "pictures")
 
 
 def test_kserve(clients: Path, target: str) -> None:

@@ -1,4 +1,4 @@
-"""Clients of OpenAI, langchain, infinity, TEI and Hugging Face, against a real server."""
+"""Clients of OpenAI, langchain, infinity and Hugging Face, against a real server."""
 
 from __future__ import annotations
 
@@ -30,16 +30,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-@pytest.mark.parametrize("kind", ["sync", "aio"])
-def test_openai(clients: Path, server: Server, kind: str) -> None:
-    run(clients, "-m", "tests.clients.openai_embeddings", kind, server.url, "none")
+def test_openai(clients: Path, server: Server) -> None:
+    run(clients, "-m", "tests.clients.openai_embeddings", server.url, "none")
 
 
-def test_langchain(clients: Path, server: Server) -> None:
+@pytest.mark.soak
+def test_langchain(once: Once, server: Server) -> None:
+    """It calls openai's client, and needs twice as many packages."""
+    clients = environment(once, "langchain")
     run(clients, "-m", "tests.clients.langchain_embeddings", server.url)
 
 
-def test_infinity_and_tei(clients: Path, server: Server) -> None:
+def test_infinity(clients: Path, server: Server) -> None:
     run(clients, "-m", "tests.clients.infinity", server.url)
 
 

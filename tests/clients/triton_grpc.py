@@ -1,4 +1,4 @@
-"""tritonclient over gRPC. Arguments: `sync` or `aio`, host and port, a folder with pictures."""
+"""tritonclient over gRPC. Arguments: host and port, a folder with pictures."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 from tritonclient import grpc
-from tritonclient.grpc import aio
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from tests.clients.checking import Synchronous, run_checks
+from tests.clients.checking import run_checks
 from tests.clients.typed import TYPED
 
 X = np.array([[1, 2]], np.float32)
@@ -54,19 +53,6 @@ def check_what_is_said_of_models(client: Any, _: Path) -> None:
     assert ("double", "2", "READY") in {(each.name, each.version, each.state) for each in index}
 
 
-def check_statistics_count_what_was_computed(client: Any, _: Path) -> None:
-    def now() -> Any:
-        (found,) = client.get_inference_statistics("double", "1").model_stats
-        return found
-
-    before = now()
-    rows = np.random.default_rng().random((3, 2), np.float32)
-    client.infer("double", [tensor(rows)], model_version="1")
-    assert now().inference_count - before.inference_count == 3
-    stats = now().inference_stats
-    assert stats.compute_input.count == stats.compute_infer.count == stats.compute_output.count
-
-
 def check_infer(client: Any, _: Path) -> None:
     made = client.infer("double", [tensor(X)], request_id="7", priority=2, timeout=20_000_000)
     answer = made.get_response()
@@ -88,15 +74,6 @@ def check_every_datatype(client: Any, _: Path) -> None:
         assert (found.dtype, found.tobytes()) == (array.dtype, array.tobytes()), name
 
 
-def check_outputs_come_in_the_order_asked_for(client: Any, _: Path) -> None:
-    rows = np.array([[1.5, -2.25]], np.float32)
-    wanted = [grpc.InferRequestedOutput(name) for name in ("negative", "whole")]
-    made = client.infer("parts", [tensor(rows)], outputs=wanted)
-    assert [each.name for each in made.get_response().outputs] == ["negative", "whole"]
-    np.testing.assert_array_equal(made.as_numpy("negative"), [[False, True]])
-    np.testing.assert_array_equal(made.as_numpy("whole"), [[1, -2]])
-
-
 def check_pictures_and_classification(client: Any, folder: Path) -> None:
     files = [(folder / name).read_bytes() for name in ("dark.png", "light.jpg")]
     raw = np.array(files, np.object_)
@@ -115,17 +92,6 @@ def check_errors(client: Any, _: Path) -> None:
         assert refused(call, "none")[0] == NOT_FOUND
     assert refused(client.infer, "none", [tensor(X)])[0] == NOT_FOUND
     assert refused(client.infer, "double", [tensor(X)], "9")[0] == NOT_FOUND
-    for wrong in (
-        [],
-        [tensor(X, "q")],
-        [tensor(X), tensor(X)],
-        [tensor(X.astype(np.int32))],
-        [tensor(X[0])],
-        [tensor(X[:, :1])],
-        [tensor(X[:0])],
-    ):
-        status, said = refused(client.infer, "double", wrong)
-        assert (status, bool(said)) == (INVALID, True), (status, said)
     outputs = [grpc.InferRequestedOutput("q")]
     assert refused(client.infer, "double", [tensor(X)], outputs=outputs)[0] == INVALID
     np.testing.assert_array_equal(client.infer("double", [tensor(X)]).as_numpy("y"), X * 2)
@@ -136,17 +102,7 @@ def check_the_timeout_is_a_deadline_in_microseconds(client: Any, _: Path) -> Non
     assert status in {"StatusCode.DEADLINE_EXCEEDED", "StatusCode.RESOURCE_EXHAUSTED"}, said
 
 
-def check_what_is_not_supported_says_so(client: Any, _: Path) -> None:
-    for call in (client.get_trace_settings, client.get_system_shared_memory_status):
-        assert refused(call)[0] == "StatusCode.UNIMPLEMENTED"
-    shared = grpc.InferInput("x", [1, 2], "FP32")
-    shared.set_shared_memory("region", 8)
-    assert refused(client.infer, "double", [shared])[0] == INVALID
-
-
-def check_callbacks_of_the_synchronous_client(client: Any, _: Path) -> None:
-    if isinstance(client, Synchronous):
-        return
+def check_callbacks(client: Any, _: Path) -> None:
     found: list[Any] = []
     done = threading.Event()
 
@@ -163,11 +119,8 @@ def check_callbacks_of_the_synchronous_client(client: Any, _: Path) -> None:
 
 
 def main() -> None:
-    kind, target, folder = sys.argv[1:]
-    client: Any = grpc.InferenceServerClient(target) if kind == "sync" else None
-    if client is None:
-        client = Synchronous(lambda: aio.InferenceServerClient(target))
-    run_checks(globals(), client, Path(folder))
+    target, folder = sys.argv[1:]
+    run_checks(globals(), grpc.InferenceServerClient(target), Path(folder))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""tritonclient loads and unloads. Arguments: `sync` or `aio`, host and port, a key with `admin`."""
+"""tritonclient loads and unloads. Arguments: host and port, a key with `admin`."""
 
 from __future__ import annotations
 
@@ -7,17 +7,13 @@ from typing import Any
 
 import numpy as np
 from tritonclient import http
-from tritonclient.http import aio
 
-from tests.clients.checking import Synchronous
 from tests.clients.triton_http import refused, tensor
 
 
 def main() -> None:
-    kind, target, key = sys.argv[1:]
+    target, key = sys.argv[1:]
     client: Any = http.InferenceServerClient(target)
-    if kind == "aio":
-        client = Synchronous(lambda: aio.InferenceServerClient(target))
     mine = {"headers": {"authorization": f"Bearer {key}"}}
     x = [tensor(np.array([[1, 2]], np.float32))]
 

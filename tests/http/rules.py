@@ -65,10 +65,7 @@ def _upgrades() -> dict[str, Rule]:
         "websocket": b"Connection: keep-alive, upgrade\r\n" + WEBSOCKET,
         "two": b"Connection: upgrade\r\nUpgrade: h2c\r\nUpgrade: TLS/1.0\r\n",
     }
-    bodies = {
-        "length": LENGTH + b"\r\n" + BODY,
-        "chunks": CHUNKED + b"\r\n" + chunked(BODY, 5),
-    }
+    bodies = {"length": LENGTH + b"\r\n" + BODY, "chunks": CHUNKED + b"\r\n" + chunked(BODY, 5)}
     rules: dict[str, Rule] = {}
     for name, head in heads.items():
         for framing, body in bodies.items():

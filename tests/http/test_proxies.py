@@ -1,6 +1,6 @@
 """Attacks through a real HAProxy and a real nginx that keep connections to the server alive.
 
-One HAProxy has the configuration that is shipped, and finds the server by DNS.
+HAProxy has the configuration that is shipped, and finds the server by DNS.
 
 Whatever a proxy passes on, two clients behind it must never get each other's answers.
 """
@@ -25,19 +25,6 @@ from tests.e2e.server import Server, free_port, running
 from tests.http.rules import FRAMING, RULES
 from tests.integration.wire import Wire, ask_for, request
 
-HAPROXY = """
-defaults
-    mode http
-    timeout connect 5s
-    timeout client 10s
-    timeout server 10s
-    http-reuse always
-frontend front
-    bind 127.0.0.1:{port}
-    default_backend back
-backend back
-    server one 127.0.0.1:{server} maxconn 1 pool-max-conn 1
-"""
 NGINX = """
 daemon off; master_process off; pid {folder}/pid; error_log {folder}/errors;
 events {{ worker_connections 64; }}
@@ -60,11 +47,7 @@ http {{
     }}
 }}
 """
-PROXIES = {
-    "haproxy": (HAPROXY, ("haproxy", "-db", "-q", "-f")),
-    "nginx": (NGINX, ("nginx", "-c")),
-    "nginx, streaming": (NGINX, ("nginx", "-c")),
-}
+NGINX_FORMS = {"nginx": "on", "nginx, streaming": "off"}  # whether it buffers requests
 SHIPPED_FORM = "haproxy, shipped"
 
 
@@ -85,7 +68,7 @@ def one_connection(shipped: str) -> str:
     )
 
 
-@pytest.fixture(scope="module", params=[*PROXIES, SHIPPED_FORM])
+@pytest.fixture(scope="module", params=[*NGINX_FORMS, SHIPPED_FORM])
 def proxy(
     request: pytest.FixtureRequest, server: Server, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[int]:
@@ -93,18 +76,15 @@ def proxy(
     if request.param == SHIPPED_FORM:
         yield from shipped(server, tmp_path_factory.mktemp("shipped"))
         return
-    form, command = PROXIES[request.param]
-    program = shutil.which(command[0], path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
+    program = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
     if program is None:
-        pytest.skip(f"{command[0]} is not installed")
+        pytest.skip("nginx is not installed")
     folder, port = tmp_path_factory.mktemp("proxy"), free_port()
-    buffering = "off" if "streaming" in request.param else "on"
-    settings = {"port": port, "server": server.port, "folder": folder, "buffering": buffering}
-    (folder / "conf").write_text(form.format(**settings))
+    settings = {"port": port, "server": server.port, "folder": folder}
+    settings["buffering"] = NGINX_FORMS[request.param]
+    (folder / "conf").write_text(NGINX.format(**settings))
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [program, *command[1:], str(folder / "conf")], stdout=log, stderr=log
-        )
+        process = subprocess.Popen([program, "-c", str(folder / "conf")], stdout=log, stderr=log)
     try:
         _wait(process, port, folder / "log")
         yield port

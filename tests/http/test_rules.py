@@ -1,4 +1,4 @@
-"""Each rule on a real server, by both paths; those about framing with two workers, too."""
+"""Each rule on a real server, by both paths."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from tests.artifacts import write_artifact
 from tests.e2e.server import Server, running
 from tests.http.rules import (
     BODY,
-    FRAMING,
     HOST,
     JSON,
     LENGTH,
@@ -25,7 +24,6 @@ from tests.http.rules import (
     RULES,
     SMUGGLED,
     START,
-    Rule,
 )
 from tests.integration.wire import Wire, WireAnswer, ask_for, request
 
@@ -35,21 +33,10 @@ README = Path(__file__).with_name("README.md")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("http")
-    write_artifact(made / "models", "double")
-    return made
-
-
-@pytest.fixture(scope="module")
-def server(folder: Path) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("http")
+    write_artifact(folder / "models", "double")
     with running(folder / "models", folder / "log") as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def two_workers(folder: Path) -> Iterator[Server]:
-    with running(folder / "models", folder / "log of two", workers="2") as made:
         yield made
 
 
@@ -69,16 +56,7 @@ def id_of(answer: WireAnswer) -> str:
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("name", RULES)
 async def test_rule(server: Server, name: str, path: str) -> None:
-    await check(server, RULES[name], path)
-
-
-@pytest.mark.parametrize("name", FRAMING)
-async def test_framing_rule_with_two_workers(two_workers: Server, name: str) -> None:
-    """One path is enough: a worker reads requests as a server of one process does."""
-    await check(two_workers, RULES[name], "fast")
-
-
-async def check(server: Server, rule: Rule, path: str) -> None:
+    rule = RULES[name]
     async with connected(server) as wire:
         if path == "fast":  # where its head is known, what comes may still differ from it
             for _ in range(2):

@@ -143,7 +143,7 @@ class RawConnection:
     async def status(self) -> bytes:
         """What comes until a call has ended, or the connection."""
         got = b""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while b"grpc-status" not in got and (piece := await self._reader.read(65536)):
                 got += piece
         return got
@@ -151,7 +151,7 @@ class RawConnection:
     async def ended(self) -> None:
         """Return when the server has closed the connection."""
         with contextlib.suppress(ConnectionError):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while await self._reader.read(65536):
                     pass
         await self.close()

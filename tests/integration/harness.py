@@ -18,6 +18,7 @@ from app.backends.fake import FakeBackend
 from app.main import create_app
 from app.serving.installer import BackendFactory
 from app.settings import Settings
+from tests.integration.wire import READY_LIMIT_S, total_of
 
 # httpx looks for this package, which is not installed, on the disk for each request to an ASGI
 # application: a millisecond of two.
@@ -33,13 +34,7 @@ class Api:
 
     async def metric(self, name: str, **labels: str) -> float:
         """The sum over all series of a metric that carry these labels."""
-        total = 0.0
-        for line in (await self.client.get("/metrics")).text.splitlines():
-            series, _, value = line.rpartition(" ")
-            found = series.partition("{")[0] == name
-            if found and all(f'{key}="{each}"' in series for key, each in labels.items()):
-                total += float(value)
-        return total
+        return total_of((await self.client.get("/metrics")).text, name, labels)
 
 
 @contextlib.asynccontextmanager
@@ -59,7 +54,7 @@ async def serving(
         app.router.lifespan_context(app),
         httpx.AsyncClient(transport=transport, base_url="http://test") as client,
     ):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(READY_LIMIT_S):
             while wait_ready and (await client.get("/health/ready")).status_code != 200:
                 await asyncio.sleep(0.01)
         yield Api(client, app)
@@ -77,7 +72,7 @@ def held(go_on: threading.Event) -> BackendFactory:
 
 async def settled(api: Api) -> None:
     """Wait until loading has ended, successfully or not."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(READY_LIMIT_S):
         while True:
             models = (await api.client.get("/models")).json()["models"]
             if models and all(model["state"] != "loading" for model in models):

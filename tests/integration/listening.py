@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,7 @@ from app.registry.repository import Artifact
 from app.serving.installer import BackendFactory
 from app.settings import Settings
 from app.types import Arrays, Device
-from tests.integration.wire import LIMIT_S, Wire, WireAnswer, request
+from tests.integration.wire import LIMIT_S, READY_LIMIT_S, Wire, WireAnswer, request, total_of
 
 
 class Doubles:
@@ -121,19 +122,15 @@ class Listening:
 
     async def metric(self, name: str, **labels: str) -> float:
         """The sum over all series of a metric that carry these labels."""
-        text = (await self.ask(request("/metrics", b"", method="GET"))).body.decode()
-        total = 0.0
-        for line in text.splitlines():
-            series, _, value = line.rpartition(" ")
-            found = series.partition("{")[0] == name
-            if found and all(f'{key}="{each}"' in series for key, each in labels.items()):
-                total += float(value)
-        return total
+        answer = await self.ask(request("/metrics", b"", method="GET"))
+        return total_of(answer.body.decode(), name, labels)
 
     async def close(self) -> None:
-        for wire in self._wires:
-            await wire.close()
+        """Close what tests have opened, and forget what they have asked."""
+        while self._wires:
+            await self._wires.pop().close()
         await until(lambda: not self.state.connections)
+        self.asgi.clear()
 
 
 @contextlib.asynccontextmanager
@@ -178,20 +175,23 @@ async def listening(
         return made
 
     server = Listening(app, 0, state, protocol().service, asgi)
+    handler = loop.get_exception_handler()
     loop.set_exception_handler(lambda _, context: server.problems.append(context))
 
     async with app.router.lifespan_context(app):
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(READY_LIMIT_S):
             while not app.state.lifecycle.readiness().ready:
                 await asyncio.sleep(0.005)
         listener = await loop.create_server(protocol, "127.0.0.1", 0)
+        # Else the system would take megabytes of an answer that nobody reads.
+        listener.sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 128 << 10)
         server.port = listener.sockets[0].getsockname()[1]
         try:
             yield server
         finally:
             await server.close()
             listener.close()
-            loop.set_exception_handler(None)
+            loop.set_exception_handler(handler)
     assert server.problems == []
 
 

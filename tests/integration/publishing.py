@@ -66,6 +66,6 @@ async def states(api: Api, name: str = "m") -> dict[int, str]:
 
 
 async def eventually(wanted: Callable[[], Any], value: object) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while await wanted() != value:
             await asyncio.sleep(0.01)

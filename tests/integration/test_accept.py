@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from tests.artifacts import write_artifact
 from tests.integration.listening import Listening, listening
 from tests.integration.wire import request
 from tests.text_models import write_text_models
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 TENSOR = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}
 JSON, OCTETS = "application/json", "application/octet-stream"
 VARY = "Accept, Accept-Encoding"
@@ -54,11 +55,12 @@ CALLS = {
 }
 
 
-@pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[Listening]:
-    write_text_models(tmp_path)
-    write_artifact(tmp_path, "double")
-    async with listening(tmp_path, default_model="double") as made:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Listening]:
+    folder = tmp_path_factory.mktemp("models")
+    write_text_models(folder)
+    write_artifact(folder, "double")
+    async with listening(folder, default_model="double") as made:
         yield made
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from tests.integration.listening import Doubles, Listening, listening, until
 from tests.integration.wire import request
 
 SECRET, KEY = make_key("mobile", ["predict"])
-ASGI = {"expect": "100-continue"}  # such a request takes the ASGI way
+ASGI: dict[str, Any] = {"expect": "100-continue"}  # such a request takes the ASGI way
 VARY = ("request_id", "ms", "queue_ms", "event", "log_level")
 PART: dict[str, Any] = {"content_length": "100", "x_torchlane_timeout_ms": "100"}
 DOUBLE = {"model": "double", "version": 3}
@@ -81,7 +82,7 @@ UNFINISHED: dict[str, tuple[bytes, bool, dict[str, Any]]] = {
         {"status": 504, "code": "deadline_exceeded", "bytes_in": 1},
     ),
     "left": (
-        request(body=b"{", **PART),
+        request(body=b"{", content_length="100"),
         True,
         {"status": 499, "code": "abandoned", "bytes_in": 1, "bytes_out": 0},
     ),
@@ -95,15 +96,16 @@ def lines(logs: Sequence[Any]) -> list[dict[str, Any]]:
 def alike(line: dict[str, Any]) -> dict[str, Any]:
     """The part of a line that does not differ from request to request."""
     assert line["request_id"]
-    assert 0 <= line["ms"] < 5000
+    assert line["ms"] >= 0
     assert ("queue_ms" in line) == ("batch" in line)
     return {name: value for name, value in line.items() if name not in VARY}
 
 
-@pytest.fixture
-def models(tmp_path: Path) -> Path:
-    write_artifact(tmp_path, "double", 3)
-    return tmp_path
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    write_artifact(folder, "double", 3)
+    return folder
 
 
 async def settled(logs: Sequence[Any], number: int) -> list[dict[str, Any]]:
@@ -113,6 +115,10 @@ async def settled(logs: Sequence[Any], number: int) -> list[dict[str, Any]]:
     written = lines(logs)
     assert len(written) == number
     return written
+
+
+def has_begun(server: Listening) -> bool:
+    return server.service.metrics.requests_open == 1
 
 
 async def test_both_ways_write_the_same_lines(models: Path) -> None:
@@ -158,9 +164,9 @@ async def test_requests_that_do_not_arrive_have_one_line(models: Path, end: str)
             with capture_logs() as logs:
                 wire = await server.connect()
                 wire.send(way)
-                await asyncio.sleep(0.05)
                 request_id = None
                 if leaves:
+                    await until(partial(has_begun, server))
                     await wire.close()
                 else:
                     request_id = (await wire.answer())["x-request-id"]
@@ -172,22 +178,21 @@ async def test_requests_that_do_not_arrive_have_one_line(models: Path, end: str)
     assert ways[0].items() >= ({"method": "POST", "route": "/predict"} | expected).items()
 
 
-@pytest.mark.parametrize("headers", [{}, ASGI], ids=["fast path", "asgi"])
-async def test_a_client_that_leaves_while_its_batch_runs(
-    models: Path, headers: dict[str, Any]
-) -> None:
+async def test_a_client_that_leaves_while_its_batch_runs(models: Path) -> None:
     doubles = Doubles()
     async with listening(models, make_backend=doubles) as server:
         doubles.hold()
         with capture_logs() as logs:
-            wire = await server.connect()
-            wire.send(request(**headers))
-            await until(lambda: bool(doubles.one.batches))
-            await wire.close()
-            (line,) = await settled(logs, 1)
-            doubles.go_on()
-    ended = {"status": 499, "code": "abandoned", "items": 1, "cache": "miss", "bytes_out": 0}
-    assert alike(line).items() >= (DOUBLE | ended).items()
+            ways: tuple[dict[str, Any], ...] = ({}, ASGI)
+            for way, headers in enumerate(ways, 1):
+                wire = await server.connect()
+                wire.send(request(**headers))
+                await until(lambda: bool(doubles.one.batches))
+                await wire.close()
+                line = (await settled(logs, way))[-1]
+                ended = {"status": 499, "code": "abandoned", "items": 1, "bytes_out": 0}
+                assert alike(line).items() >= (DOUBLE | ended).items()
+        doubles.go_on()
 
 
 async def test_a_stop_that_ends_requests(models: Path) -> None:
@@ -202,34 +207,24 @@ async def test_a_stop_that_ends_requests(models: Path) -> None:
     assert (line["status"], line["code"]) == (503, "shutting_down")
 
 
-@pytest.mark.parametrize(
-    ("sent", "status", "code", "method"),
-    [
-        (b"rubbish\r\n\r\n", 400, "bad_request", "HTTP"),
-        (b"GET /" + b"a" * 70_000, 431, "head_too_large", "GET"),
-        (b"GET / HTTP/1.1\r\n", 408, "head_late", "GET"),
-    ],
-)
-async def test_what_is_no_request_has_a_line(
-    models: Path, sent: bytes, status: int, code: str, method: str
-) -> None:
-    async with listening(models, head_timeout_s=0.1) as server:
-        with capture_logs() as logs:
-            wire = await server.connect()
-            wire.send(sent)
-            answer = await wire.answer()
-            (line,) = await settled(logs, 1)
-    assert line["request_id"] == answer["x-request-id"]
-    assert alike(line) == {
-        "method": "HTTP",
-        "status": status,
-        "code": code,
-        "bytes_in": 0,
-        "bytes_out": len(answer.body),
-    }
+async def test_what_is_no_request_has_a_line(models: Path) -> None:
+    async with listening(models, head_timeout_s=1.0) as server:
+        for sent, status, code in (
+            (b"rubbish\r\n\r\n", 400, "bad_request"),
+            (b"GET /" + b"a" * 70_000, 431, "head_too_large"),
+            (b"GET / HTTP/1.1\r\n", 408, "head_late"),
+        ):
+            with capture_logs() as logs:
+                wire = await server.connect()
+                wire.send(sent)
+                answer = await wire.answer()
+                (line,) = await settled(logs, 1)
+            assert line["request_id"] == answer["x-request-id"]
+            ended = {"method": "HTTP", "status": status, "code": code, "bytes_in": 0}
+            assert alike(line) == ended | {"bytes_out": len(answer.body)}
 
 
-async def test_other_routes(server: Listening) -> None:
+async def test_other_routes(models: Path) -> None:
     asked = {
         "/models/double?a=hidden": ("/models/{name}", "double"),
         "/health/ready": ("/health/ready", None),
@@ -237,44 +232,19 @@ async def test_other_routes(server: Listening) -> None:
         "/page/main.js?b=hidden": ("/page", None),
         "/hidden": (None, None),
     }
-    with capture_logs() as logs:
-        for number, path in enumerate(asked, 1):
-            await server.ask(request(path, b"", method="GET", cookie="hidden"))
-            written = await settled(logs, number)  # the application may end after its answer
-        head = request("/models", b"", method="HEAD", x_request_id="mine")
-        wire = await server.connect()
-        wire.send(head)
-        await wire.answer(body=False)
-        last = (await settled(logs, len(asked) + 1))[-1]
+    async with listening(models, access_log="all", page="on") as server:
+        with capture_logs() as logs:
+            for number, path in enumerate(asked, 1):
+                await server.ask(request(path, b"", method="GET", cookie="hidden"))
+                written = await settled(logs, number)  # the application may end after its answer
+            head = request("/models", b"", method="HEAD", x_request_id="mine")
+            wire = await server.connect()
+            wire.send(head)
+            await wire.answer(body=False)
+            last = (await settled(logs, len(asked) + 1))[-1]
     assert [(line.get("route"), line.get("model")) for line in written] == [*asked.values()]
     assert "hidden" not in str(logs)
     assert (last["method"], last["request_id"], last["bytes_out"]) == ("HEAD", "mine", 0)
-
-
-@pytest.fixture
-async def server(models: Path) -> Any:
-    async with listening(models, access_log="all", page="on") as opened:
-        yield opened
-
-
-async def test_slow_requests_are_logged_except_streams(models: Path) -> None:
-    async with listening(models) as server:
-        with capture_logs() as logs:
-            wire = await server.connect()
-            wire.send(request("/live", b"", method="GET"))
-            await until(lambda: bool(server.asgi))
-            await asyncio.sleep(1.1)
-            await wire.close()
-            await server.ask(request())
-            slow = await server.connect()
-            whole = request()
-            slow.send(whole[:-1])
-            await asyncio.sleep(1.1)
-            slow.send(whole[-1:])
-            await slow.answer()
-            (line,) = await settled(logs, 1)
-    assert (line["status"], line["cache"]) == (200, "hit")
-    assert line["ms"] > 1000
 
 
 class TestGrpc:
@@ -345,12 +315,3 @@ class TestGrpc:
             200,
             "OK",
         )
-
-
-async def test_off(models: Path) -> None:
-    async with listening(models, access_log="off") as server:
-        with capture_logs() as logs:
-            await server.ask(request(body=b"{"))
-            await server.ask(b"rubbish\r\n\r\n")
-            await server.ask(request("/nowhere"))
-    assert lines(logs) == []

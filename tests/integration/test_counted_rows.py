@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import pytest_asyncio
 import torch
 from torch import nn
 
@@ -16,7 +16,7 @@ from models.tensors import TensorSpec
 from tests.artifacts import write_artifact
 from tests.integration.harness import Api, serving
 
-JSON = {"Content-Type": "application/json"}
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 OUTPUTS = (
     TensorSpec(name="scores", dtype="float32", shape=(-1, 4), count="found"),
     TensorSpec(name="kinds", dtype="int64", shape=(-1, 4), count="found"),
@@ -33,8 +33,9 @@ class Rows(nn.Module):
         return places / 8, places % 2, x[:, 0].to(torch.int64)
 
 
-@pytest.fixture
-async def api(tmp_path: Path) -> AsyncIterator[Api]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def api(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Api]:
+    tmp_path = tmp_path_factory.mktemp("models")
     write_artifact(tmp_path, "rows", module=Rows(), outputs=OUTPUTS, codec=CODEC)
     one = (OUTPUTS[0], OUTPUTS[2])
     write_artifact(tmp_path, "one", module=One(), outputs=one)
@@ -60,12 +61,6 @@ async def test_each_item_has_its_own_rows(api: Api) -> None:
     assert got == [best(0.375, 0.25), best(), best(0.5, 0.375, 0.25), best(0.375, 0.25)]
 
 
-async def test_top_k_applies_to_a_cached_answer(api: Api) -> None:
-    for wanted in (best(0.5), best(0.5)):
-        got = await api.client.post("/predict?top_k=1", json={"input": [4, 0]})
-        assert got.json()["prediction"] == wanted
-
-
 async def test_an_array_contains_only_the_counted_rows(api: Api) -> None:
     headers = {"Accept": "application/octet-stream"}
     got = await api.client.post("/models/one/predict", json={"input": [3, 0]}, headers=headers)
@@ -81,16 +76,3 @@ async def test_open_inference_tensors_keep_all_rows(api: Api) -> None:
     data = {each["name"]: (each["shape"], each["data"]) for each in got["outputs"]}
     assert data["scores"] == ([2, 4], [0.125, 0.25, 0.375, 0.5] * 2)
     assert data["found"] == ([2], [3, 1])
-
-
-async def test_open_inference_classes_have_no_row_labels(api: Api) -> None:
-    tensor = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [3, 0]}
-    wanted = {"name": "scores", "parameters": {"classification": 4}}
-    body = {"inputs": [tensor], "outputs": [wanted]}
-    got = (await api.client.post("/v2/models/rows/infer", json=body)).json()
-    assert got["outputs"][0]["data"][0] == "0.500000:3"
-
-
-async def test_torchserve_and_predict_give_the_same_answer(api: Api) -> None:
-    got = await api.client.post("/predictions/rows", content=b"[3, 0]", headers=JSON)
-    assert got.json() == best(0.375, 0.25)

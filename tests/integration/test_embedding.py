@@ -93,15 +93,6 @@ async def test_keys_guard_a_mounted_application(tmp_path: Path) -> None:
             assert answer.status_code == 401 or path == "/ml//admin/reload"
 
 
-async def test_own_routes_of_the_application(app: FastAPI) -> None:
-    @app.get("/own/{number}")
-    def own(number: int) -> int:
-        return number + 1
-
-    async with client_of(app) as client:
-        assert (await client.get("/own/1")).json() == 2
-
-
 LOGS = """
 import logging, torchlane
 logging.basicConfig(format="%(name)s says %(message)s", level=logging.INFO)

@@ -7,8 +7,6 @@ import collections
 import io
 import itertools
 import json
-import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +15,13 @@ import pytest
 
 from app.access.entries import make_key
 from app.api.payloads import CURLS_DEFAULT
-from models.codec_specs import TensorCodecSpec
-from tests.artifacts import Y, write_artifact
+from tests.artifacts import write_small
 from tests.docs.blocks import ROOT
 from tests.forms import FORM, files
+from tests.integration.doubles import write_double_models
 from tests.integration.listening import Listening, listening
-from tests.integration.test_predict import TwoOutputs
 from tests.integration.wire import READY, Wire, WireAnswer, request
-from tests.kinds import write_ages
+from tests.kinds import write_pictures
 from tests.texts import write_text
 
 OCTETS = "application/octet-stream"
@@ -52,7 +49,7 @@ def picture() -> bytes:
     return (ROOT / "docs/three.png").read_bytes()
 
 
-PAIRS = json.dumps({"input": {"a": [[0, 0], [1, 1]], "b": [[3, 4]]}}).encode()
+SMALL = json.dumps({"input": {"picture": [[[0.5] * 4] * 4], "shift": [1, 2]}}).encode()
 GOOD: dict[str, dict[str, Any]] = {
     "plain": {},
     "whitespace": {"body": b' {"input" : [1 , 2]} \n'},
@@ -68,7 +65,7 @@ GOOD: dict[str, dict[str, Any]] = {
         "body": b'{"inputs": [[1, 2], [3, 4]]}',
     },
     "two outputs": {"path": "/models/two/predict"},
-    "free dimensions": {"path": "/models/pairwise/predict", "body": PAIRS},
+    "free dimensions": {"path": "/models/small/predict", "body": SMALL},
     "no content type": {"content_type": ""},
     "content type with parameters": {"content_type": "Application/JSON; charset=utf-8"},
     "octets": {"body": octets(1, 2), "content_type": OCTETS},
@@ -105,12 +102,12 @@ GOOD: dict[str, dict[str, Any]] = {
         "body": files(octets(1, 2), npy(np.array([3.0, 4.0])), octets(1, 2)),
     },
     "a picture as a file": {
-        "path": "/models/digits/predict",
+        "path": "/models/pictures/predict",
         "content_type": FORM,
         "body": files(picture()),
     },
     "a picture as curl's default": {
-        "path": "/models/digits/predict",
+        "path": "/models/pictures/predict",
         "content_type": CURLS_DEFAULT,
         "body": picture(),
     },
@@ -140,16 +137,12 @@ BAD: dict[str, tuple[int, dict[str, Any]]] = {
     "damaged npy": (422, {"body": b"\x93NUMPY", "content_type": NPY}),
     "damaged picture": (
         422,
-        {"path": "/models/digits/predict", "body": b"no", "content_type": "image/png"},
+        {"path": "/models/pictures/predict", "body": b"no", "content_type": "image/png"},
     ),
     "two files for one": (422, {"content_type": FORM, "body": files(octets(1, 2), octets(1, 2))}),
     "a bad file": (
         422,
-        {
-            "path": "/batch-predict",
-            "content_type": FORM,
-            "body": files(octets(1, 2), b"1234567"),
-        },
+        {"path": "/batch-predict", "content_type": FORM, "body": files(octets(1, 2), b"1234567")},
     ),
     "a form that is cut off": (422, {"content_type": FORM, "body": files(octets(1, 2))[:-9]}),
     "a form without a boundary": (422, {"content_type": "multipart/form-data"}),
@@ -185,16 +178,14 @@ BAD: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
-@pytest.fixture
-def models(tmp_path: Path, repository: Path) -> Path:
-    write_artifact(tmp_path, "double", version=3)
-    write_artifact(tmp_path, "labelled", codec=TensorCodecSpec(labels=("a", "b"), scores="softmax"))
-    second = Y.model_copy(update={"name": "z"})
-    write_artifact(tmp_path, "two", module=TwoOutputs(), outputs=(Y, second))
-    write_ages(tmp_path)
-    for name in ("digits", "pairwise"):
-        shutil.copytree(repository / name, tmp_path / name, copy_function=os.link)
-    return tmp_path
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    write_double_models(folder)
+    write_text(folder)
+    write_pictures(folder)
+    write_small(folder, ["script"], free=True)
+    return folder
 
 
 LIMITS: dict[str, Any] = {"default_model": "double", "max_items": 8, "max_body_bytes": 200_000}
@@ -293,10 +284,7 @@ def embed(body: bytes) -> dict[str, Any]:
 
 OTHERS: dict[str, tuple[int, dict[str, Any]]] = {
     "v2": (200, v2()),
-    "v2 in binary": (
-        200,
-        {**v2(), "body": octets(1, 2), "inference_header_content_length": "0"},
-    ),
+    "v2 in binary": (200, {**v2(), "body": octets(1, 2), "inference_header_content_length": "0"}),
     "v2 of a wrong shape": (400, v2(shape=[1, 3])),
     "v2 with a wrong header length": (400, {**v2(), "inference_header_content_length": "-1"}),
     "v2 without such a model": (404, {**v2(), "path": "/v2/models/nope/infer"}),
@@ -317,7 +305,6 @@ OTHERS: dict[str, tuple[int, dict[str, Any]]] = {
 
 
 async def test_both_paths_answer_other_protocols_alike(models: Path) -> None:
-    write_text(models)
     async with listening(models, cache_bytes=0, **LIMITS) as server:
         wire = await server.connect()
         for name, (status, given) in OTHERS.items():
@@ -375,6 +362,7 @@ NOT_KEPT = ("x" * 129, "", "a b", "a\t<script>", "\xe9")
 
 
 async def test_request_ids(models: Path) -> None:
+    generated: list[str] = []
     async with listening(models, **LIMITS) as server:
         wire = await server.connect()
         for given, body in itertools.product((*KEPT, *NOT_KEPT), (b'{"input": [1, 2]}', b"{")):
@@ -385,19 +373,10 @@ async def test_request_ids(models: Path) -> None:
                 got = answer["x-request-id"]
                 assert (got == given) is kept
                 assert kept or len(got) == 16
+                generated += [got] * (not kept)
                 if answer.status != 200:
                     assert answer.json()["request_id"] == got
-
-
-async def test_generated_request_ids_are_unique(models: Path) -> None:
-    async with listening(models, **LIMITS) as server:
-        wire = await server.connect()
-        ids = [
-            each["x-request-id"]
-            for _ in range(20)
-            for each in await both(server, wire, by_expect, {})
-        ]
-        assert len(set(ids)) == 40
+    assert len(set(generated)) == len(generated) == 4 * len(NOT_KEPT)
 
 
 async def test_server_timing_is_on_every_prediction(models: Path) -> None:
@@ -415,18 +394,13 @@ async def test_server_timing_is_on_every_prediction(models: Path) -> None:
 
 async def test_a_picture(models: Path) -> None:
     async with listening(models, **LIMITS) as server:
-        await check_picture(server)
-
-
-async def check_picture(server: Listening) -> None:
-    info = (await server.ask(request("/models/digits", b"", method="GET"))).json()
-    example = info["example"]
-    png = {"body": base64.b64decode(example), "content_type": "image/png"}
-    text = {"body": json.dumps({"input": example}).encode()}
-    wire = await server.connect()
-    answers = []
-    for given in (png, text, png, text, png, text):
-        answers += await both(server, wire, by_expect, {"path": "/models/digits/predict", **given})
+        png = {"body": picture(), "content_type": "image/png"}
+        text = {"body": json.dumps({"input": base64.b64encode(picture()).decode()}).encode()}
+        wire = await server.connect()
+        answers = []
+        for given in (png, text, png, text, png, text):
+            sent = {"path": "/models/pictures/predict", **given}
+            answers += await both(server, wire, by_expect, sent)
     assert len({each.body for each in answers}) == 1
     assert [each["x-torchlane-cache"] for each in answers] == ["miss"] + ["hit"] * 11
 

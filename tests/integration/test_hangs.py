@@ -70,14 +70,13 @@ async def ready_replicas(api: Api) -> int:
 
 
 async def until_ready(api: Api, replicas: int) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while await ready_replicas(api) != replicas:
             await asyncio.sleep(0.02)
 
 
-async def test_a_hung_forwards_items_move_to_another_replica(tmp_path: Path, stage: Stage) -> None:
-    write_artifact(tmp_path, "double")
-    async with serving(tmp_path, make_backend=stage.factory, devices="cpu*2", **QUICK) as api:
+async def test_a_hung_forwards_items_move_to_another_replica(double: Path, stage: Stage) -> None:
+    async with serving(double, make_backend=stage.factory, devices="cpu*2", **QUICK) as api:
         stage.hangs = 1
         waiting = asyncio.create_task(ask(api, HANGING))
         mate = asyncio.create_task(ask(api, 5))
@@ -89,21 +88,9 @@ async def test_a_hung_forwards_items_move_to_another_replica(tmp_path: Path, sta
         assert faults == 1
         await until_ready(api, 2)
         stage.go_on.set()
-        async with asyncio.timeout(10):  # what it had is closed when it comes back
+        async with asyncio.timeout(60):  # what it had is closed when it comes back
             while sum("close" in backend.calls for backend in stage.made) != 1:
                 await asyncio.sleep(0.01)
-
-
-async def test_a_hung_only_replica_is_rebuilt(tmp_path: Path, stage: Stage) -> None:
-    write_artifact(tmp_path, "double")
-    async with serving(tmp_path, make_backend=stage.factory, **QUICK) as api:
-        stage.hangs = 1
-        assert await ask(api, HANGING) == (500, "backend_failed")
-        assert (await ask(api, 3))[1] == "model_not_ready"
-        assert (await api.client.get("/health/ready")).status_code == 503
-        await until_ready(api, 1)
-        assert await ask(api, HANGING) == (200, 2 * HANGING)
-        assert (await api.client.get("/health/ready")).status_code == 200
 
 
 async def test_a_hanging_version_does_not_replace_the_old(tmp_path: Path, stage: Stage) -> None:
@@ -114,7 +101,7 @@ async def test_a_hanging_version_does_not_replace_the_old(tmp_path: Path, stage:
         write_artifact(tmp_path / "new", "double", version=2)
         (tmp_path / "new" / "double" / "2").rename(tmp_path / "double" / "2")
         x = 100
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while "failed" not in (await api.client.get("/models/double")).text:
                 x += 1  # never from the cache
                 assert await ask(api, x) == (200, 2 * x)  # the first replica alone tries it
@@ -125,15 +112,14 @@ async def test_a_hanging_version_does_not_replace_the_old(tmp_path: Path, stage:
 
 
 async def test_too_many_hung_threads_end_the_process(
-    tmp_path: Path, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    double: Path, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[int] = []
     monkeypatch.setattr("os._exit", ended.append)
     monkeypatch.setattr("app.processes.serving_process.DEVICE_LOST_GRACE_S", 0.0)
-    write_artifact(tmp_path, "double")
-    async with serving(tmp_path, make_backend=stage.factory, devices="cpu*4", **QUICK) as api:
+    async with serving(double, make_backend=stage.factory, devices="cpu*4", **QUICK) as api:
         stage.hangs = 4
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             for number in range(1_000_000):
                 if ended:
                     break

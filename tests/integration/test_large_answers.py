@@ -8,7 +8,6 @@ import itertools
 import json
 import socket
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +15,16 @@ import numpy as np
 import pytest
 
 from app.api import answering, answers, json_pieces, memory
-from app.api.oip import answers as oip_answers
-from app.api.text import classify, embeddings
 from app.api.transport import asgi_predict, exchange, writing
 from app.api.turns import Turns
-from app.codecs.answers import AnswerEncoder
 from app.errors import Overloaded
-from app.main import is_compiled
 from app.types import Arrays
-from models.codec_specs import TensorCodecSpec
 from models.tensors import TensorSpec
-from tests.artifacts import Y, write_artifact
+from tests.artifacts import write_artifact
+from tests.integration.doubles import write_double_models
 from tests.integration.listening import Doubles, Listening, listening, until
 from tests.integration.test_fast_path import GOOD, LIMITS, alike, by_expect
-from tests.integration.test_predict import TwoOutputs
 from tests.integration.wire import WireAnswer, request
-from tests.kinds import write_ages
 from tests.text_models import write_text_models
 
 HELD = "torchlane_answers_bytes"
@@ -53,7 +46,7 @@ NAMES = {"name": "y"}, {"name": "z"}
 CASES: dict[str, dict[str, Any]] = {
     name: each
     for name, each in GOOD.items()
-    if not any(other in each.get("path", "") for other in ("digits", "pairwise"))
+    if not any(other in each.get("path", "") for other in ("pictures", "small"))
 } | {
     "infer": infer("double"),
     "infer, all binary": infer("double", parameters={"binary_data_output": True}),
@@ -65,6 +58,7 @@ CASES: dict[str, dict[str, Any]] = {
     "TorchServe, labels": {"path": "/predictions/labelled", "body": b"[1, 2]"},
     "TorchServe, two outputs": {"path": "/predictions/two", "body": b"[1, 2]"},
 }
+CODED = ("plain", "batch", "top_k", "octets", "npy", "infer, one binary", "TorchServe, labels")
 TEXTS = {
     "OpenAI": text("/v1/embeddings", input=["a b", "c"]),
     "OpenAI, base64": text("/v1/embeddings", input="a b", encoding_format="base64"),
@@ -74,17 +68,14 @@ TEXTS = {
     "classify, TEI": text("/classify", inputs=[["a b"], ["c"]]),
     "classify, one": text("/classify", inputs="a b"),
 }
-DERIVED = [(embeddings, "shortened"), (classify, "ranked"), (oip_answers, "highest")]
 
 
-@pytest.fixture
-def models(tmp_path: Path) -> Path:
-    write_artifact(tmp_path, "double", version=3)
-    write_artifact(tmp_path, "labelled", codec=TensorCodecSpec(labels=("a", "b"), scores="softmax"))
-    second = Y.model_copy(update={"name": "z"})
-    write_artifact(tmp_path, "two", module=TwoOutputs(), outputs=(Y, second))
-    write_ages(tmp_path)
-    return tmp_path
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    write_double_models(folder)
+    write_text_models(folder)
+    return folder
 
 
 def shrink(patch: pytest.MonkeyPatch) -> None:
@@ -119,12 +110,8 @@ async def test_large_answers_have_the_same_bytes(models: Path, cache_bytes: int)
             for given in CASES.values():  # all others are hits
                 await wire.ask(request(**given))
         await compare(server, CASES)
-
-
-async def test_large_embeddings_have_the_same_bytes(tmp_path: Path) -> None:
-    write_text_models(tmp_path)
-    async with listening(tmp_path, default_model="embed", cache_bytes=0) as server:
-        await compare(server, TEXTS)
+        if not cache_bytes:
+            await compare(server, TEXTS)
 
 
 def plain(answer: WireAnswer) -> Any:
@@ -145,7 +132,8 @@ async def test_answers_are_compressed_for_callers_that_accept_it(
     """Large JSON may be; everything must be if a caller refuses other answers; none is mixed up."""
     async with listening(models, **LIMITS, cache_bytes=cache_bytes) as server:
         wire = await server.connect()
-        for name, given in CASES.items():
+        for name in CODED:
+            given = CASES[name]
             if cache_bytes:
                 await wire.ask(request(**given))  # the others are hits
             small = plain(await wire.ask(request(**given)))
@@ -181,52 +169,6 @@ async def test_a_busy_pool_leaves_answers_uncompressed(models: Path) -> None:
         assert server.service.answers.held == 0
 
 
-@pytest.mark.skipif(is_compiled(), reason="machine code calls its own functions, not replaced ones")
-async def test_what_an_answer_derives_is_derived_item_by_item(
-    models: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Scores with labels, vectors in base64 and the like take long for a thousand items."""
-    write_text_models(models)
-    derived: list[int] = []
-    most: list[int] = []
-
-    def watched(pieces: answers.Pieces) -> answers.Pieces:
-        most.append(0)
-        while True:
-            derived.clear()
-            try:
-                piece = next(pieces)
-            except StopIteration as stop:
-                headers: answers.Headers = stop.value
-                return headers
-            finally:
-                most[-1] = max(most[-1], len(derived))
-            yield piece
-
-    def large(
-        turns: Turns, count: Any, pieces: answers.Pieces, finish: Any, thread: Any
-    ) -> answers.LargeAnswer:
-        return answers.LargeAnswer(turns, count, watched(pieces), finish, thread)
-
-    for owner, name in [*DERIVED, (AnswerEncoder, "encode")]:
-        monkeypatch.setattr(owner, name, counted(getattr(owner, name), derived))
-    monkeypatch.setattr(answering, "LargeAnswer", large)
-    monkeypatch.setattr(answering, "LARGE_BYTES", -1)
-    async with listening(models, default_model="double", cache_bytes=0) as server:
-        wire = await server.connect()
-        for given in (*CASES.values(), *TEXTS.values()):
-            assert (await wire.ask(request(**given))).status == 200, given
-    assert max(most) == 1
-
-
-def counted(real: Callable[..., Any], calls: list[int]) -> Callable[..., Any]:
-    def spy(*given: Any, **named: Any) -> Any:
-        calls.append(1)
-        return real(*given, **named)
-
-    return spy
-
-
 WIDTH = 1 << 20  # numbers of an answer that no socket takes as a whole, if it is not read
 WAYS: dict[str, dict[str, Any]] = {"fast": {}, "asgi": {"expect": "100-continue"}}
 
@@ -252,13 +194,12 @@ def deaf(server: Listening, sent: bytes) -> socket.socket:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("ending", ["read", "closed"])
 async def test_unread_answers_are_counted_and_more_are_rejected(
-    tmp_path: Path, way: str, ending: str
+    double: Path, way: str, ending: str
 ) -> None:
-    write_artifact(tmp_path, "double")
     loop = asyncio.get_running_loop()
     limit = 20 << 20  # one answer of 12 MB, and no other
     given: dict[str, Any] = {"cache_bytes": 0, "answers_limit_bytes": limit}
-    async with listening(tmp_path, make_backend=Doubles(wide), **given) as server:
+    async with listening(double, make_backend=Doubles(wide), **given) as server:
         held = server.service.answers
         with deaf(server, ask_wide(5, **WAYS[way])) as first:
             first.setblocking(False)
@@ -278,10 +219,9 @@ async def test_unread_answers_are_counted_and_more_are_rejected(
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_full_memory_rejects_before_computing(tmp_path: Path, way: str) -> None:
-    write_artifact(tmp_path, "double")
+async def test_a_full_memory_rejects_before_computing(double: Path, way: str) -> None:
     doubles = Doubles()
-    async with listening(tmp_path, make_backend=doubles, answers_limit_bytes=1) as server:
+    async with listening(double, make_backend=doubles, answers_limit_bytes=1) as server:
         wire = await server.connect()
         batches = len(doubles.one.batches)
         with pytest.MonkeyPatch.context() as patch:
@@ -300,9 +240,10 @@ def of_room(inputs: Arrays) -> Arrays:
     return {"y": np.repeat(inputs["x"][:, :1], ROOM, axis=1)}
 
 
-@pytest.fixture
-def room(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model whose outputs have a fixed size."""
+    tmp_path = tmp_path_factory.mktemp("room")
     outputs = (TensorSpec(name="y", dtype="float32", shape=(-1, ROOM)),)
     expected = {"y": np.full(ROOM, 1, np.float32)}
     write_artifact(tmp_path, "double", outputs=outputs, expected=[expected])
@@ -331,8 +272,10 @@ async def test_answers_of_known_size_have_their_room_before_they_are_computed(
         assert sum(map(len, doubles.one.batches)) == 2
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("end", ["left", "late", "failed", "queue full"])
+@pytest.mark.parametrize(
+    ("way", "end"),
+    [("fast", "left"), ("asgi", "left"), ("fast", "late"), ("fast", "failed"), ("asgi", "full")],
+)
 async def test_room_is_given_back_without_an_answer(room: Path, way: str, end: str) -> None:
     def fails(inputs: Arrays) -> Arrays:
         if end == "failed" and inputs["x"][0, 0] != 1:
@@ -340,7 +283,7 @@ async def test_room_is_given_back_without_an_answer(room: Path, way: str, end: s
         return of_room(inputs)
 
     doubles = Doubles(fails)
-    given: dict[str, Any] = {"queue_limit_items": 1} if end == "queue full" else {}
+    given: dict[str, Any] = {"queue_limit_items": 1} if end == "full" else {}
     async with listening(room, make_backend=doubles, cache_bytes=0, **given) as server:
         held = server.service.answers
         doubles.hold()
@@ -357,19 +300,6 @@ async def test_room_is_given_back_without_an_answer(room: Path, way: str, end: s
             await until(lambda: held.held == 0)
         doubles.go_on()
         await until(lambda: held.held == 0)
-
-
-async def test_a_client_that_leaves_stops_its_encoding(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_artifact(tmp_path, "double")
-    monkeypatch.setattr(answers, "SLICE_S", 0.0)  # the slowest
-    async with listening(tmp_path, make_backend=Doubles(wide), cache_bytes=0) as server:
-        held = server.service.answers
-        with deaf(server, ask_wide(5)):
-            await until(lambda: held.held > 0)
-        await until(lambda: held.held == 0)
-        assert await server.metric("torchlane_requests_total", code="abandoned") == 1
 
 
 def any_size(_: int) -> None:

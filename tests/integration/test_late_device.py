@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.artifacts import write_artifact
 from tests.integration.harness import serving
 from tests.late_streams import put_everything_off
 
@@ -17,11 +16,10 @@ BAD = (101.0, -101.0)  # fails its batch, and gives NaN
 
 @pytest.mark.parametrize(("device", "replicas"), [("cpu", 1), ("cpu*2", 2)])
 async def test_every_request_gets_its_own_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, replicas: int
+    double: Path, monkeypatch: pytest.MonkeyPatch, device: str, replicas: int
 ) -> None:
     devices = put_everything_off(monkeypatch)
-    write_artifact(tmp_path, "double")
-    async with serving(tmp_path, devices=device, cache_bytes=0, max_batch_size=4) as api:
+    async with serving(double, devices=device, cache_bytes=0, max_batch_size=4) as api:
 
         async def ask(number: int) -> None:
             items = [[number / 10, row / 10] for row in range(number % 7 + 1)]

@@ -48,13 +48,6 @@ async def test_null_nan_and_an_absent_key_in_json(server: Listening) -> None:
     assert answer["x-torchlane-cache"] == "hit=0, miss=3, joined=2"
 
 
-async def test_the_error_of_another_item_names_it(server: Listening) -> None:
-    body = b'{"inputs": [{"rooms": 2}, {"agee": 1}]}'
-    answer = await server.ask(request("/batch-predict", body))
-    assert answer.status == 422
-    assert answer.json()["details"][0]["index"] == 1
-
-
 @pytest.mark.parametrize("word", ["null", "NaN"])
 async def test_open_inference_protocol_in_json(server: Listening, word: str) -> None:
     tensors = [
@@ -87,11 +80,6 @@ async def test_open_inference_protocol_in_bytes_shares_the_cache(server: Listeni
     assert again["x-torchlane-cache"] == "hit"
 
 
-async def test_torchserve_reads_nan(server: Listening) -> None:
-    answer = await server.ask(request("/predictions/ages", b'{"age": NaN, "rooms": 2}'))
-    assert answer.json() == [-1, 2]
-
-
 async def test_grpc(grpc: Server) -> None:
     octets = np.array([NAN, 3], "<f4").tobytes()
     tensors = [
@@ -102,13 +90,3 @@ async def test_grpc(grpc: Server) -> None:
         model_name="ages", inputs=tensors, raw_input_contents=[octets, octets]
     )
     assert numbers(await grpc.infer(message)) == [-1, -1, 3, 3]
-
-
-async def test_names_of_categories(server: Listening) -> None:
-    body = b'{"inputs": [{"age": 1, "city": "75001"}, {"city": "x"}, {"age": 1, "city": 2}]}'
-    answer = await server.ask(request("/models/cities/batch-predict", body))
-    assert rows(answer) == [[1, 2], [-1, 3], [1, 2]]
-    assert answer["x-torchlane-cache"] == "hit=0, miss=2, joined=1"
-    answer = await server.ask(request("/models/strict/batch-predict", body))
-    assert answer.status == 422
-    assert answer.json()["details"][0]["got"] == "x"

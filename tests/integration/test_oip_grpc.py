@@ -18,14 +18,12 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 from PIL import Image
 
-from app.api.oip.grpc.call import ROUTE
 from app.api.oip.grpc.protos import inference_pb2 as pb
 from models.codec_specs import TensorCodecSpec
 from tests.artifacts import write_artifact
 from tests.integration.grpc_calls import (
     HEALTH,
     INFERENCE,
-    OCTETS,
     REFLECTION,
     Server,
     numbers,
@@ -92,14 +90,6 @@ class TestInfer:
         message.inputs[0].parameters["content_type"].string_param = "np"
         assert numbers(await server.infer(message)) == [2, 4]
 
-    async def test_classification(self, server: Server) -> None:
-        message = row(OCTETS + OCTETS[::-1], shape=[2, 2])
-        message.outputs.add(name="y").parameters["classification"].int64_param = 1
-        answer = await server.infer(message)
-        assert (answer.outputs[0].datatype, list(answer.outputs[0].shape)) == ("BYTES", [2, 1])
-        first = b"4.000000:1:b"
-        assert answer.raw_output_contents[0].startswith(bytes([len(first), 0, 0, 0]) + first)
-
     async def test_pictures_as_files(self, server: Server) -> None:
         png = io.BytesIO()
         Image.fromarray(np.full((2, 2), 255, np.uint8)).save(png, "png")
@@ -111,12 +101,6 @@ class TestInfer:
             row(None, "pictures", **wanted, contents=typed),
         ):
             assert numbers(await server.infer(message)) == [0, 1]
-
-    async def test_long_contents_are_read_in_a_thread(self, server: Server) -> None:
-        pixels = [0.5] * (1 * 4 * 9)
-        contents = pb.InferTensorContents(fp32_contents=pixels * 250)
-        message = row(None, "pictures", name="picture", shape=[250 * 9, 1, 2, 2], contents=contents)
-        await refused(Code.INVALID_ARGUMENT, server.infer(message), "2250 items")
 
     @pytest.mark.parametrize(
         ("change", "words"),
@@ -171,20 +155,6 @@ class TestInfer:
         )
         assert answers[1].body.endswith(answers[0].raw_output_contents[0])
         assert await server.metric("torchlane_items_computed_total", model="double") == before + 1
-
-    async def test_requests_are_counted(self, server: Server) -> None:
-        async def counted(status: str, code: str) -> float:
-            labels = {"route": ROUTE, "status": status, "code": code}
-            return await server.metric("torchlane_requests_total", **labels)
-
-        before = await counted("200", "ok"), await counted("400", "invalid_input")
-        await server.infer(row())
-        await refused(Code.INVALID_ARGUMENT, server.infer(row(shape=[1, 3])))
-        assert (await counted("200", "ok"), await counted("400", "invalid_input")) == (
-            before[0] + 1,
-            before[1] + 1,
-        )
-        assert await server.metric("torchlane_requests_in_flight") == 0
 
 
 class TestOtherCalls:

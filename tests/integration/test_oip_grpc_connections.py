@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from app import main
 from app.api.oip.grpc import client, relay, streams, unread
 from app.api.oip.grpc import server as grpc_server
 from app.api.oip.grpc.call import ROUTE
-from tests.artifacts import write_artifact
 from tests.integration.grpc_calls import (
     HEALTH,
     INFERENCE,
@@ -26,23 +24,10 @@ from tests.integration.grpc_calls import (
     row,
     serving,
 )
+from tests.integration.wire import COUNTED, CUT
 
+BUSY_S = 0.3  # only after this time an answer is unread
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-CUT = "torchlane_connections_cut_total"
-BUSY_S = 0.3  # after this time an answer is unread
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models")
-    write_artifact(folder, "double")
-    return folder
-
-
-async def reaches(value: float, found: Callable[[], Awaitable[float]]) -> None:
-    async with asyncio.timeout(20):
-        while await found() < value:
-            await asyncio.sleep(0.02)
 
 
 def connected(server: Server) -> Any:
@@ -57,32 +42,40 @@ async def alive(server: Server) -> object:
         return await channel.unary_unary(f"/{INFERENCE}/ServerLive")(b"")
 
 
+async def reaches(server: Server, value: float, name: str, **labels: str) -> None:
+    async with asyncio.timeout(60):
+        while await server.metric(name, **labels) < value:
+            await asyncio.sleep(0.02)
+
+
 class TestUnreadAnswers:
-    @pytest.mark.parametrize("path", [f"/{INFERENCE}/ServerLive", f"/{HEALTH}/Check", ROUTE])
+    @staticmethod
+    def call(raw: RawConnection, times: int) -> None:
+        """Calls whose answers stay unread."""
+        for _ in range(times):
+            raw.call({b":path": ROUTE.encode()}, row().SerializeToString())
+
     async def test_unread_small_answers_close_the_port_for_nobody(
-        self,
-        models: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        caplog: pytest.LogCaptureFixture,
-        path: str,
+        self, models: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Of the connections with unread answers, the one with the most ends, without a log."""
         monkeypatch.setattr(grpc_server, "MAX_CALLS", 50)
-        message = row().SerializeToString() if path == ROUTE else b""
         async with serving(models) as server:
             raws = [await RawConnection.open(server.port, window=0) for _ in range(3)]
-            for raw, calls in zip(raws, (30, 19, 10), strict=True):
-                for _ in range(calls):
-                    raw.call({b":path": path.encode()}, message)
+            for raw, calls, all_calls in zip(raws, (30, 19, 10), (30, 49, 59), strict=True):
+                self.call(raw, calls)
+                await reaches(server, min(all_calls, 50), COUNTED, route=ROUTE)
                 await asyncio.sleep(BUSY_S)
             for _ in range(3):
                 await alive(server)
+            await reaches(server, 1, CUT, code="answer_unread")
             assert await server.metric(CUT, code="answer_unread") == 1
             await raws[0].ended()
             raws[0] = await RawConnection.open(server.port, window=0)
-            for _ in range(30):
-                raws[0].call({b":path": path.encode()}, message)
+            self.call(raws[0], 30)
             await asyncio.sleep(BUSY_S)
+            await alive(server)
+            await reaches(server, 2, CUT, code="answer_unread")
             await alive(server)
             assert await server.metric(CUT, code="answer_unread") == 2
             for raw in raws:
@@ -93,27 +86,14 @@ class TestUnreadAnswers:
         self, models: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(unread, "MOST_UNREAD", 4)
+        monkeypatch.setattr(unread, "YOUNG_S", 0.0)
         async with serving(models) as server:
             raw = await RawConnection.open(server.port, window=0)
-            for _ in range(4):
-                raw.call({})
-            await asyncio.sleep(BUSY_S)
-            raw.call({})
+            self.call(raw, 4)
+            await reaches(server, 4, COUNTED, route=ROUTE)
+            self.call(raw, 1)
             got = await raw.status()
             assert b"grpc-status\x018" in got  # RESOURCE_EXHAUSTED
-            await alive(server)
-            await raw.close()
-
-    async def test_small_answers_are_read_in_time(
-        self, models: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(unread, "LOOK_S", 0.05)
-        monkeypatch.setattr(unread, "PATIENCE_S", 0.2)
-        async with serving(models) as server:
-            raw = await RawConnection.open(server.port, window=0)
-            for _ in range(3):
-                raw.call({})
-            await reaches(3, lambda: server.metric(CUT, code="answer_unread"))
             await alive(server)
             await raw.close()
 

@@ -8,7 +8,6 @@ import gzip
 from collections.abc import AsyncIterator, Awaitable
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -19,12 +18,11 @@ from grpc import StatusCode as Code
 
 from app.access.entries import make_key
 from app.api import answering, memory
-from app.api.oip.grpc import reading, unread
 from app.api.oip.grpc import server as grpc_server
+from app.api.oip.grpc import unread
 from app.api.oip.grpc.adapter import AioServer
 from app.api.oip.grpc.call import ROUTE
 from app.api.oip.grpc.protos import inference_pb2 as pb
-from tests.artifacts import write_artifact
 from tests.integration.grpc_calls import (
     INFERENCE,
     LARGE_FIELD,
@@ -42,13 +40,6 @@ from tests.integration.listening import Doubles, until
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SECRET, LINE = make_key("mobile", ["predict"])
 ADMIN_SECRET, ADMIN_LINE = make_key("ops", ["admin"])
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models")
-    write_artifact(folder, "double")
-    return folder
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -194,10 +185,6 @@ class TestLimits:
             asked = server.infer(bomb, compression=coding)
             await refused(Code.RESOURCE_EXHAUSTED, asked, "larger than max")
 
-    async def test_too_many_fields(self, server: Server) -> None:
-        many = row().SerializeToString() + b"\x22\x00" * 4000
-        await refused(Code.INVALID_ARGUMENT, server.infer(many), "fields")
-
     async def test_calls_leave_no_garbage(self, server: Server) -> None:
         """The collector would free the calls of a flood all at once, which takes up to a second."""
 
@@ -225,11 +212,6 @@ class TestLimits:
             gc.garbage.clear()
             gc.enable()
 
-    async def test_large_metadata(self, server: Server) -> None:
-        asked = server.infer(row(), metadata=(("a", "x" * 20_000),))
-        await refused(Code.RESOURCE_EXHAUSTED, asked, "metadata")
-        assert numbers(await server.infer(row())) == [2, 4]
-
     async def test_references_to_a_large_field_count_with_its_size(self, server: Server) -> None:
         """Also if the client never acknowledges the server's SETTINGS, as here."""
         raw = await RawConnection.open(server.port)
@@ -249,18 +231,13 @@ class TestLimits:
         await raw.ended()
         assert numbers(await server.infer(row())) == [2, 4]
 
-    async def test_other_protocols_are_refused(self, server: Server) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-        await RawConnection(reader, writer).ended()
-
     async def test_a_flood_of_calls_leaves_room_for_others(self, server: Server) -> None:
         """A call whose path is unknown is as cheap for its sender as calls can be."""
         floods = [await RawConnection.open(server.port) for _ in range(4)]
         for raw in floods:
             for _ in range(1000):
                 raw.call({b":path": b"/none"})
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert numbers(await server.infer(row())) == [2, 4]
         for raw in floods:
             await raw.close()
@@ -271,7 +248,7 @@ class TestLimits:
         key = (("x-api-key", SECRET),)
         begin = server.channel.stream_unary(f"/{INFERENCE}/ModelInfer")
         waiting = [begin(metadata=key) for _ in range(8)]
-        await asyncio.sleep(4 * reading.QUICK_S)
+        await until(lambda: any(each.done() for each in waiting))
         ended = [each for each in waiting if each.done()]
         assert 0 < len(ended) < len(waiting)
         for each in ended:
@@ -315,7 +292,7 @@ class TestLimits:
             monkeypatch.setattr(answers, "limit", 10 * answers.limit)
             raws.append(await RawConnection.open(server.port, window=0))
             raws[2].call({b":path": ROUTE.encode()}, large.SerializeToString())
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while cut == await server.metric(
                     "torchlane_connections_cut_total", code="answer_unread"
                 ):
@@ -336,7 +313,7 @@ class TestLimits:
                 await asyncio.sleep(pause_s)
                 raw.frame(3, 0, stream, bytes(4))
             await raw.close()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while await server.metric("torchlane_requests_in_flight"):
                 await asyncio.sleep(0.01)
         assert not caplog.records
@@ -371,14 +348,6 @@ class TestLimits:
         raw.call(head)
         assert b"grpc-status" in await raw.status()
         await raw.close()
-        assert numbers(await server.infer(row())) == [2, 4]
-
-
-async def test_without_abstract_sockets_the_core_listens_on_loopback(
-    models: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(grpc_server, "sys", SimpleNamespace(platform="darwin"))
-    async with serving(models) as server:
         assert numbers(await server.infer(row())) == [2, 4]
 
 

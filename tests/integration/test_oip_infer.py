@@ -106,10 +106,6 @@ class TestJson:
         for kind in ("", "application/octet-stream", "text/plain"):
             assert outputs(await server.infer({"inputs": [ROW]}, content_type=kind)) == [ANSWER]
 
-    async def test_a_byte_order_mark_is_ignored(self, server: Server) -> None:
-        body = json.dumps({"inputs": [ROW]}).encode("utf-8-sig")
-        assert outputs(await server.infer(body)) == [ANSWER]
-
     @pytest.mark.parametrize("data", [[1, 2, 3, 4], [[1, 2], [3, 4]], [[1.0, 2], [3, 4e0]]])
     async def test_flat_and_nested_numbers(self, server: Server, data: object) -> None:
         given = {**X, "shape": [2, 2], "data": data}
@@ -159,28 +155,18 @@ class TestJson:
         [
             ({"shape": [1, 3], "data": [1, 2, 3]}, ["[2]", "[3]"]),
             ({"shape": [2]}, ["got a single number"]),
-            ({"shape": [0, 2], "data": []}, ["at least one"]),
             ({"shape": [-1, 2]}, ["at least 0"]),
             ({"shape": [1, 2.0]}, ["whole numbers"]),
-            ({"shape": [True, 2]}, ["whole numbers"]),
             ({"shape": []}, ["1 to 32 sizes"]),
-            ({"shape": None}, ["shape"]),
             ({"shape": [2**63, 2**63]}, ["limit"]),
-            ({"shape": [1, 2**63]}, ["got shape"]),
             ({"shape": [1, 0, 2**62], "data": []}, ["got shape"]),
-            ({"shape": [1, *[1] * 31], "data": [1]}, ["got shape"]),
             ({"shape": [1] * 33, "data": [1]}, ["1 to 32"]),
             ({"data": [1]}, ["[1, 2]", "data of shape [1]"]),
-            ({"data": [[1], [2]]}, ["data of shape [2, 1]"]),
             ({"data": [[1, 2], []]}, ["ragged"]),
             ({"data": [1, "2"]}, ["not all numbers"]),
-            ({"data": [1, None]}, ["not all numbers"]),
-            ({"data": [1, True]}, ["not all numbers"]),
             ({"data": [1, 1e300]}, ["too large"]),
             ({"data": None}, ["neither data nor"]),
-            ({"data": {"a": 1}}, ["not all numbers"]),
             ({"datatype": "FP64"}, ["FP64", "FP32"]),
-            ({"datatype": "fp32"}, ["FP32"]),
             ({"datatype": 1}, ["strings"]),
             ({"datatype": "BYTES", "data": ["AA=="]}, ["BYTES", "FP32"]),
             ({"datatype": "BF16"}, ["binary"]),
@@ -205,10 +191,8 @@ class TestJson:
             (b"[]", ["object"]),
             (b"\xff\xfe{}", ["malformed", "mark of UTF-16; convert it to UTF-8"]),
             (b'{"inputs": [{"data": [NaN]}]}', ["NaN or Infinity"]),
-            (b'{"inputs": [{"data": [-Infinity]}]}', ["NaN or Infinity"]),
             (b"[" * 5000, ["malformed"]),
             ({}, ["inputs"]),
-            ({"inputs": {}}, ["inputs"]),
             ({"inputs": []}, ["at least one"]),
             ({"inputs": [1]}, ["inputs[0]"]),
             ({"inputs": [ROW, ROW]}, ["exactly"]),
@@ -216,7 +200,6 @@ class TestJson:
             ({"inputs": [ROW], "id": 1}, ["id"]),
             ({"inputs": [ROW], "parameters": []}, ["parameters"]),
             ({"inputs": [ROW], "parameters": {"timeout": -1}}, ["timeout"]),
-            ({"inputs": [ROW], "parameters": {"timeout": "1"}}, ["timeout"]),
             ({"inputs": [ROW], "parameters": {"binary_data_output": 1}}, ["binary_data_output"]),
             ({"inputs": [ROW], "outputs": 1}, ["outputs"]),
             ({"inputs": [ROW], "outputs": [1]}, ["outputs[0]"]),
@@ -273,16 +256,6 @@ class TestBinary:
         asked = {"parameters": {"binary_data_output": True}, "outputs": [{"name": "y"}]}
         assert outputs(await server.infer({"inputs": [BINARY], **asked}, OCTETS)) == [ANSWER]
 
-    async def test_a_header_that_covers_the_whole_body(self, server: Server) -> None:
-        body = json.dumps({"inputs": [ROW]}).encode()
-        answer = await server.send(body, inference_header_content_length=str(len(body)))
-        assert outputs(answer) == [ANSWER]
-
-    @pytest.mark.parametrize("padding", range(4))
-    async def test_bytes_at_any_address(self, server: Server, padding: int) -> None:
-        head = json.dumps({"inputs": [BINARY]}).encode() + b" " * padding
-        assert outputs(await server.infer(head, OCTETS)) == [ANSWER]
-
     async def test_a_known_header_works_with_other_bytes(self, server: Server) -> None:
         head = {"inputs": [BINARY], "outputs": [{"name": "y"}], "parameters": {"timeout": 10**8}}
         for value in (5, 6):
@@ -329,8 +302,7 @@ class TestBinary:
         assert outputs(answer) == [ANSWER]
 
     @pytest.mark.parametrize(
-        "given",
-        ["", "-1", "+8", " ", "1 2", "0x10", "1_0", "8, 8", "1" * 30, "99999", "abc", "\u00b2"],
+        "given", ["", "-1", "+8", "1 2", "1_0", "8, 8", "1" * 30, "99999", "\u00b2"]
     )
     async def test_a_wrong_header_length(self, server: Server, given: str) -> None:
         wire = await server.listening.connect()
@@ -349,12 +321,10 @@ class TestBinary:
             ({"parameters": {"binary_data_size": 16}}, OCTETS, ["only 8 bytes"]),
             ({"parameters": {"binary_data_size": 2**63}}, OCTETS, ["only 8 bytes"]),
             ({"parameters": {"binary_data_size": -8}}, OCTETS, ["at least 0"]),
-            ({"parameters": {"binary_data_size": "8"}}, OCTETS, ["whole number"]),
             ({"parameters": {"binary_data_size": True}}, OCTETS, ["whole number"]),
             ({"parameters": {}, "data": [1, 2]}, OCTETS, ["8 bytes follow"]),
             ({"shape": [2, 2]}, OCTETS, ["8 bytes"]),
             ({"shape": [2**62, 4]}, OCTETS, ["limit"]),
-            ({"shape": [1, 2**63]}, OCTETS, ["got shape"]),
             ({"shape": [1, 0]}, OCTETS, ["got shape"]),
             ({"shape": [1, 0, 2**62], "parameters": {"binary_data_size": 0}}, b"", ["got shape"]),
         ],
@@ -365,10 +335,6 @@ class TestBinary:
         status = 413 if words == ["limit"] else 400
         answer = await server.infer({"inputs": [{**BINARY, **change}]}, octets)
         refused(answer, *words, status=status)
-
-    async def test_nan_in_binary_data_is_rejected(self, server: Server) -> None:
-        octets = np.array([1, np.nan], "<f4").tobytes()
-        refused(await server.infer({"inputs": [BINARY]}, octets), "item 0", "NaN")
 
     async def test_every_nonzero_byte_is_true(self, server: Server) -> None:
         given = {"name": "x", "datatype": "BOOL", "shape": [1, 3]}
@@ -400,13 +366,6 @@ class TestPictures:
         lines = [base64.encodebytes(each).decode() for each in FILES]
         same = await server.infer({"inputs": [{**PICTURES, "data": lines}]}, model="pictures")
         assert outputs(same) == outputs(answer)
-
-    async def test_tensors_are_accepted_too(self, server: Server) -> None:
-        given = {"name": "picture", "datatype": "FP32", "shape": [1, 1, 2, 2], "data": [1.0] * 4}
-        assert outputs(await server.infer({"inputs": [given]}, model="pictures"))[0]["data"] == [
-            0,
-            1,
-        ]
 
     @pytest.mark.parametrize("binary", [False, True])
     async def test_classes(self, server: Server, binary: bool) -> None:
@@ -440,12 +399,10 @@ class TestPictures:
         document = {"inputs": [{**PICTURES, **change}]}
         refused(await server.infer(document, model="pictures"), *words)
 
-    @pytest.mark.parametrize(
-        "octets", [b"\1", b"\4\0\0\0", b"\1\0\0\0a", b"\xff\xff\xff\xffa", b"\0\0\0\0" * 3]
-    )
-    async def test_wrong_framing(self, server: Server, octets: bytes) -> None:
-        given = {**PICTURES, "parameters": {"binary_data_size": len(octets)}}
-        refused(await server.infer({"inputs": [given]}, octets, model="pictures"), "element")
+    async def test_wrong_framing(self, server: Server) -> None:
+        for octets in (b"\1", b"\4\0\0\0", b"\xff\xff\xff\xffa", b"\0\0\0\0" * 3):
+            given = {**PICTURES, "parameters": {"binary_data_size": len(octets)}}
+            refused(await server.infer({"inputs": [given]}, octets, model="pictures"), "element")
 
 
 async def test_a_timeout_is_the_deadline(server: Server) -> None:
@@ -455,50 +412,6 @@ async def test_a_timeout_is_the_deadline(server: Server) -> None:
     refused(answer, status=answer.status)
     generous = {"inputs": [given], "parameters": {"timeout": 10**12}}
     assert outputs(await server.infer(generous))
-
-
-async def test_duplicates_are_computed_once_across_protocols(server: Server) -> None:
-    async def computed() -> float:
-        return await server.listening.metric("torchlane_items_computed_total", model="double")
-
-    before = await computed()
-    native = await server.listening.ask(request(body=b'{"input": [7, 8]}'))
-    assert native["x-torchlane-cache"] == "miss"
-    answer = await server.infer({"inputs": [{**X, "shape": [3, 2], "data": [7, 8, 7, 8, 8, 9]}]})
-    assert answer["x-torchlane-cache"] == "hit=2, miss=1, joined=0"
-    octets = np.array([7, 8], "<f4").tobytes()
-    binary = await server.infer({"inputs": [BINARY]}, octets)
-    assert binary["x-torchlane-cache"] == "hit=1, miss=0, joined=0"
-    assert await computed() - before == 2
-
-
-async def test_a_repeated_body_gets_the_same_answer(server: Server) -> None:
-    answers = [await server.infer({"id": "a", "inputs": [ROW]}) for _ in range(4)]
-    assert {each.body for each in answers} == {answers[0].body}
-    assert answers[-1]["x-torchlane-cache"].startswith("hit=1")
-    wanted = {"id": "b", "inputs": [ROW], "parameters": {"binary_data_output": True}}
-    binary = [await server.infer(wanted) for _ in range(4)]
-    assert {parts(each)[1] for each in binary} == {np.array([2, 4], "<f4").tobytes()}
-
-
-async def test_a_call_keeps_no_inputs(server: Server) -> None:
-    service = server.listening.service
-    body = json.dumps({"id": "mine", "inputs": [{**X, "data": [4, 9]}]}).encode()
-    endpoint = Endpoint("r", InferCall, "double")
-    call = InferCall(KnownHeads(), service, endpoint, {})
-    await call.begin(body).settled()
-    assert (call.request.id, call.request.inputs) == ("mine", ())
-
-
-async def test_asking_for_too_many_classes_returns_all(server: Server) -> None:
-    count = 10
-    scores = {"name": "picture", "datatype": "FP32", "shape": [count, 1, 2, 2], "data": [0] * 40}
-    wanted = {"name": "scores", "parameters": {"classification": 10**9}}
-    (found,) = outputs(
-        await server.infer({"inputs": [scores], "outputs": [wanted]}, model="pictures")
-    )
-    assert found["shape"] == [count, 2]
-    assert found["data"] == found["data"][:2] * count
 
 
 async def test_raw_bytes_without_a_raw_input_are_rejected(server: Server) -> None:
@@ -514,15 +427,3 @@ async def test_malformed_http_gets_the_protocols_error(server: Server) -> None:
         refused(answer, status=answer.status)
         assert answer.status in (400, 431)
         await wire.close()
-
-
-async def test_requests_are_counted_by_route(server: Server) -> None:
-    async def counted(**labels: str) -> float:
-        route = "/v2/models/{name}/infer"
-        return await server.listening.metric("torchlane_requests_total", route=route, **labels)
-
-    ok, invalid = await counted(status="200", code="ok"), await counted(code="invalid_input")
-    await server.infer({"inputs": [ROW]})
-    await server.infer({})
-    assert await counted(status="200", code="ok") == ok + 1
-    assert await counted(status="400", code="invalid_input") == invalid + 1

@@ -8,28 +8,29 @@ import io
 import json
 import struct
 from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import pytest_asyncio
 from PIL import Image
 from torch import nn
 
 from app.api.offload import OffloadPool
-from app.codecs.numbers import NATIVE_READER
 from models.codec_specs import ImageCodecSpec, PicturePreprocess
 from models.tensors import TensorSpec
 from tests.artifacts import write_artifact
 from tests.integration.listening import Listening, listening
 from tests.integration.wire import WireAnswer, request
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 COUNT = 8
 WIDE = 4096
 
 
-@pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[Listening]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Listening]:
+    tmp_path = tmp_path_factory.mktemp("models")
     how = PicturePreprocess(width=2, height=2, channels=1, mean=(0,), std=(1,))
     write_artifact(
         *(tmp_path, "pictures", 1, nn.Identity()),
@@ -87,18 +88,6 @@ async def infer(
     answer = await server.ask(request(f"/v2/models/{model}/infer", body, **headers))
     assert answer.status == 200, answer.body
     return answer
-
-
-async def test_large_numbers_stay_on_the_loop(server: Listening, offloaded: list[int]) -> None:
-    numbers = [number + 0.5 for number in range(COUNT * WIDE)]
-    given = {"datatype": "FP32", "shape": [COUNT, WIDE]}
-    if NATIVE_READER is not None:  # orjson takes longer, in a thread
-        answer = await infer(server, "float32", {**given, "data": numbers})
-        assert answer.json()["outputs"][0]["data"] == numbers
-    octets = np.array(numbers, "<f4").tobytes()
-    sized = {**given, "parameters": {"binary_data_size": len(octets)}}
-    assert (await infer(server, "float32", sized, octets)).json()["outputs"][0]["data"] == numbers
-    assert not offloaded
 
 
 async def test_large_bools_are_read_in_a_thread(server: Listening, offloaded: list[int]) -> None:

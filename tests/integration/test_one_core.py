@@ -9,13 +9,12 @@ import pytest
 
 from app.engine.replica import Replica
 from app.main import BLOCK_S
-from tests.artifacts import write_artifact
 from tests.integration.harness import serving
 
 
 @pytest.mark.parametrize(("cores", "blocks_for"), [(1, BLOCK_S), (2, 0.0)])
 async def test_short_batches_block_the_loop_on_one_core(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, blocks_for: float
+    double: Path, monkeypatch: pytest.MonkeyPatch, cores: int, blocks_for: float
 ) -> None:
     blocked: list[float] = []
     start = Replica.start
@@ -26,8 +25,7 @@ async def test_short_batches_block_the_loop_on_one_core(
 
     monkeypatch.setattr(Replica, "start", noted)
     monkeypatch.setattr("app.backends.devices.usable_cores", lambda: cores)
-    write_artifact(tmp_path, "double")
-    async with serving(tmp_path, devices="cpu", cache_bytes=0) as api:
+    async with serving(double, devices="cpu", cache_bytes=0) as api:
         for number in range(1, 6):
             answer = await api.client.post("/predict", json={"input": [number, 0.5]})
             assert answer.json()["prediction"]["outputs"]["y"] == [2 * number, 1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-import itertools
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -80,7 +79,7 @@ class TestEmbeddings:
         ("given", "tokens"),
         [
             (["cat", "dog a", "cat"], 3 + 4 + 3),
-            ([CAT, [*DOG[:2], IDS["a"], DOG[2]], CAT], 3 + 4 + 3),
+            ([CAT, [*DOG[:2], IDS["a"], DOG[2]], CAT], 3 + 4 + 3),  # their tokens
         ],
     )
     async def test_several_texts_keep_their_order(self, api: Api, given: Any, tokens: int) -> None:
@@ -90,9 +89,6 @@ class TestEmbeddings:
         assert np.array_equal(vectors(answer), alone)
         assert answer["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
 
-    async def test_token_ids_of_one_text(self, api: Api) -> None:
-        assert np.array_equal(vectors(await embed(api, CAT)), vectors(await embed(api, "cat")))
-
     async def test_base64_has_the_same_numbers(self, api: Api) -> None:
         plain = await embed(api, ["cat", "dog"], encoding_format="float")
         coded = await embed(api, ["cat", "dog"], encoding_format="base64")
@@ -100,12 +96,12 @@ class TestEmbeddings:
         assert np.array_equal(found, vectors(plain))
         assert {**coded, "data": 0} == {**plain, "data": 0}
 
-    @pytest.mark.parametrize("size", range(1, SIZE + 1))
-    async def test_dimensions_shorten_and_normalise(self, api: Api, size: int) -> None:
+    async def test_dimensions_shorten_and_normalise(self, api: Api) -> None:
         whole = vectors(await embed(api, "cat dog"))[0]
-        short = vectors(await embed(api, "cat dog", dimensions=size))[0]
-        assert len(short) == size
-        assert np.allclose(short, whole[:size] / np.linalg.norm(whole[:size]), atol=1e-6)
+        for size in (1, SIZE):
+            short = vectors(await embed(api, "cat dog", dimensions=size, user="me"))[0]
+            assert len(short) == size
+            assert np.allclose(short, whole[:size] / np.linalg.norm(whole[:size]), atol=1e-6)
 
     async def test_cut_tokens_are_reported(self, api: Api) -> None:
         answer = await embed(api, ["cat", "cat " * 100])
@@ -115,18 +111,21 @@ class TestEmbeddings:
         ]
         assert answer["usage"]["prompt_tokens"] == 3 + MAX_TOKENS
 
-    @pytest.mark.parametrize("model", ["embed/1", "embed/2", "embed"])
-    async def test_a_version_by_its_number(self, api: Api, model: str) -> None:
-        answer = await embed(api, "cat", model=model)
-        assert answer["model"] == (model if "/" in model else "embed/2")
-
-    @pytest.mark.parametrize("more", [{}, {"model": None}, {"model": "default/not-specified"}])
-    async def test_the_default_model_is_used_without_a_name(self, api: Api, more: Any) -> None:
+    @pytest.mark.parametrize(
+        ("more", "model"),
+        [
+            ({"model": "embed/1"}, "embed/1"),
+            ({"model": "embed"}, "embed/2"),
+            ({}, "embed/2"),
+            ({"model": None}, "embed/2"),
+            ({"model": "default/not-specified"}, "embed/2"),
+        ],
+    )
+    async def test_the_model_is_the_named_or_the_default_one(
+        self, api: Api, more: Any, model: str
+    ) -> None:
         answer = await api.client.post(CALL, json={"input": "cat", **more})
-        assert answer.json()["model"] == "embed/2"
-
-    async def test_the_user_is_ignored(self, api: Api) -> None:
-        assert await embed(api, "cat", user="me") == await embed(api, "cat")
+        assert answer.json()["model"] == model
 
     async def test_infinitys_call_ignores_unknown_fields(self, api: Api) -> None:
         expected = await embed(api, "cat")
@@ -141,23 +140,17 @@ class TestEmbeddings:
             (b"cat", None, "not JSON"),
             (b'["cat"]', None, "JSON object"),
             ({"input": ""}, "input", "empty"),
-            ({"input": []}, "input", "empty"),
             ({"input": ["cat", ""]}, "input", "empty"),
             ({"input": [CAT, []]}, "input", "empty"),
-            ({}, "input", "must be a string"),
             ({"input": 1}, "input", "must be a string"),
             ({"input": ["cat", 1]}, "input", "must be a string"),
-            ({"input": {"text": "cat"}}, "input", "must be a string"),
             ({"input": [1, "cat"]}, "input", ""),
             ({"input": ["cat", [len(IDS)]]}, "input", "input[1]: "),
             ({"input": [-1]}, "input", "input: "),
             ({"input": ["cat"] * 2049}, "input", "2049"),
-            ({"input": "cat", "dimensions": 0}, "dimensions", "1 to 4"),
             ({"input": "cat", "dimensions": 5}, "dimensions", "1 to 4"),
-            ({"input": "cat", "dimensions": 2.0}, "dimensions", "1 to 4"),
             ({"input": "cat", "dimensions": True}, "dimensions", "1 to 4"),
             ({"input": "cat", "encoding_format": "hex"}, "encoding_format", "float, base64"),
-            ({"input": "cat", "encoding_format": ["float"]}, "encoding_format", "float, base64"),
             ({"input": "cat", "dimensions": [1] * 9}, "dimensions", "vectors, got a list"),
             ({"input": "cat", "user": ["me"]}, "user", "a string, got a list"),
             ({"input": ["cat", [4] * 9]}, "input", "'input[1]' has 9 token ids, the limit"),
@@ -172,7 +165,7 @@ class TestEmbeddings:
         assert (error["type"], error["param"]) == ("invalid_request_error", param)
         assert message in error["message"]
 
-    @pytest.mark.parametrize("model", ["gpt", "embed/9", "a/b", "sentence/embed", "", "x" * 100])
+    @pytest.mark.parametrize("model", ["embed/9", "a/b", "", "x" * 100])
     async def test_an_unknown_model(self, api: Api, model: str) -> None:
         error = await refused(api, {"input": "cat", "model": model}, 404)
         assert (error["type"], error["code"]) == ("invalid_request_error", "model_not_found")
@@ -189,10 +182,6 @@ class TestEmbeddings:
             assert "lists, objects and fields" in error["message"]
         assert "300 token ids" in (await refused(api, {"input": [2] * 300}))["message"]
 
-    async def test_brackets_and_commas_in_texts_are_not_counted(self, api: Api) -> None:
-        text = '[{:,\\" ' * 10_000
-        assert len((await embed(api, [text] * 2))["data"]) == 2
-
     async def test_a_compressed_body(self, api: Api) -> None:
         coded = {"content-encoding": "gzip"}
         body = json.dumps({"input": "cat", "model": "embed"}).encode()
@@ -202,10 +191,6 @@ class TestEmbeddings:
         answer = await api.client.post(CALL, content=gzip.compress(large), headers=coded)
         assert answer.status_code == 413
         assert "without Content-Encoding" in answer.json()["error"]["message"]
-
-    async def test_large_texts_are_tokenised_in_a_thread(self, api: Api) -> None:
-        texts = [f"{'cat ' * 200}{'dog ' * each}" for each in range(50)]
-        assert len((await embed(api, texts))["data"]) == 50
 
     async def test_other_paths_use_the_same_error_shape(self, api: Api) -> None:
         answer = await api.client.post("/v1/chat/completions", json={})
@@ -223,17 +208,16 @@ class TestModels:
         names = ["classify", "double", "embed", "logits", "rerank"]
         assert sorted(each["id"] for each in answer["data"]) == names
 
-    @pytest.mark.parametrize("name", ["embed", "embed/1", "embed%2F1"])
-    async def test_one(self, api: Api, name: str) -> None:
-        answer = (await api.client.get(f"/v1/models/{name}")).json()
-        assert answer["id"] == name.replace("%2F", "/")
-        assert (answer["object"], answer["owned_by"]) == ("model", "torchlane")
-        assert answer["created"] > 1.7e9
-
-    @pytest.mark.parametrize("name", ["none", "embed/9", "a/b/c", ""])
-    async def test_an_unknown_one(self, api: Api, name: str) -> None:
-        answer = await api.client.get(f"/v1/models/{name}")
-        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
+    async def test_one(self, api: Api) -> None:
+        for name in ("embed", "embed/1", "embed%2F1"):
+            answer = (await api.client.get(f"/v1/models/{name}")).json()
+            assert answer["id"] == name.replace("%2F", "/")
+            assert (answer["object"], answer["owned_by"]) == ("model", "torchlane")
+            assert answer["created"] > 1.7e9
+        for name in ("none", "embed/9", "a/b/c", ""):
+            unknown = await api.client.get(f"/v1/models/{name}")
+            assert unknown.status_code == 404
+            assert unknown.json()["error"]["code"] == "model_not_found"
 
 
 class TestOneDataPlane:
@@ -247,14 +231,6 @@ class TestOneDataPlane:
             await api.client.post("/embed", json={"inputs": "new dog"})
             await api.client.post("/predict", json={"input": "new dog"})
             assert await api.metric(COMPUTED) - before == 2
-
-    async def test_repeated_bodies_get_the_same_answer(self, models: Path) -> None:
-        async with serving(models, default_model="embed") as api:
-            bodies = [{"input": ["cat", "dog " * 9]}, {"input": "cat", "encoding_format": "base64"}]
-            for body, path in itertools.product(bodies, (CALL, "/embeddings")):
-                answers = [await api.client.post(path, json=body) for _ in range(4)]
-                assert len({each.content for each in answers}) == 1
-                assert answers[0].status_code == 200
 
     async def test_the_body_limit_applies_to_compressed_bodies(self, models: Path) -> None:
         body = json.dumps({"input": "cat " * 5000, "model": "embed"}).encode()

@@ -60,25 +60,6 @@ async def test_wrong_items_have_their_errors_in_their_places(api: Api) -> None:
     assert after == before + 2
 
 
-@pytest.mark.parametrize("items", [[[1], [2]], [[1, 2], [1]], [[0.123456789]] * 3000])
-async def test_it_counts_as_failed(api: Api, items: list[Any]) -> None:
-    results = "computed", "cached", "failed"
-
-    async def counted() -> dict[str, float]:
-        name = "torchlane_model_requests_total"
-        return {each: await api.metric(name, result=each) for each in results}
-
-    before = await counted()
-    assert (await asked(api, items)).status_code == 200
-    assert await counted() == {**before, "failed": before["failed"] + 1}
-
-
-async def test_nothing_is_wrong(api: Api) -> None:
-    answer = await asked(api, [[1, 2]])
-    wanted = {"model": "double", "version": 1, "failed": 0, "predictions": [row(2, 4)]}
-    assert answer.json() == wanted
-
-
 async def test_repeated_bodies_have_the_answer_to_their_own_query(api: Api) -> None:
     for inputs in ([[7, 8], [9, 10]], [[7, 8], [9]]):
         for _ in range(4):  # the memo answers the last ones
@@ -89,7 +70,7 @@ async def test_repeated_bodies_have_the_answer_to_their_own_query(api: Api) -> N
             assert "failed" not in without.json()
 
 
-@pytest.mark.parametrize("inputs", [[[1], [None, 1]], [[500, 0], [600, 0]], [[1], [500, 0]]])
+@pytest.mark.parametrize("inputs", [[[1], [None, 1]], [[1], [500, 0]]])
 async def test_all_items_fail(api: Api, inputs: list[Any]) -> None:
     answer = await asked(api, inputs)
     assert (answer.status_code, answer.json()["failed"]) == (200, 2)
@@ -102,15 +83,6 @@ async def test_without_it_a_wrong_item_fails_the_batch(api: Api, query: str) -> 
     assert answer.status_code == 422
     right = await asked(api, [[1, 2], [500, 0]], query)
     assert set(right.json()) == {"model", "version", "predictions"}
-
-
-async def test_many_items_are_read_in_a_thread(api: Api) -> None:
-    inputs = [[n % 50, 0.123456789] if n % 100 else [n] for n in range(3000)]
-    found = (await asked(api, inputs)).json()
-    assert found["failed"] == 30
-    assert found["predictions"][99]["outputs"]["y"][0] == 98
-    assert found["predictions"][100]["code"] == "invalid_input"
-    assert found["predictions"][101]["outputs"]["y"][0] == 2
 
 
 @pytest.mark.parametrize(
@@ -127,11 +99,6 @@ async def test_what_is_wrong_with_the_request_fails_it_whole(
 ) -> None:
     answer = await api.client.post("/batch-predict?partial=true", content=body)
     assert answer.status_code == status
-
-
-async def test_its_deadline_too(api: Api) -> None:
-    answer = await asked(api, [[1], [9, 2]], **{"x-torchlane-timeout-ms": "0.000001"})
-    assert answer.status_code in (503, 504)
 
 
 async def test_files_of_a_form(api: Api) -> None:
@@ -176,8 +143,7 @@ async def test_wrong_requests(api: Api, query: str, accept: str, status: int, to
     assert (answer.status_code, told in answer.json()["error"]) == (status, True), answer.text
 
 
-async def test_invalid_items_count_for_the_rate_limit(tmp_path: Path) -> None:
-    write_artifact(tmp_path, "double")
-    async with serving(tmp_path, rate_limit="4/minute") as limited:
+async def test_invalid_items_count_for_the_rate_limit(double: Path) -> None:
+    async with serving(double, rate_limit="4/minute") as limited:
         assert (await asked(limited, [[1], [2], [1, 2]])).status_code == 200
         assert (await asked(limited, [[1, 2], [3, 4]])).status_code == 429

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import pytest_asyncio
 import torch
 from PIL import Image
 from torch import nn
@@ -23,7 +25,9 @@ from tests.artifacts import Y, write_artifact
 from tests.integration.listening import Listening, listening
 from tests.integration.wire import WireAnswer, request
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 PNG = "image/png"
+FRESH = itertools.count(10)  # inputs that no other test has asked for
 SIDE = 4
 MASK = TensorSpec(
     name="mask", dtype="int64", shape=(-1, SIDE, SIDE), picture=MaskOutput(palette=("#102030",))
@@ -37,18 +41,22 @@ class Segments(nn.Module):
         return x[:, :1].long().repeat(1, 4 * 4).reshape(-1, 4, 4), x * 2
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Listening]:
+    folder = tmp_path_factory.mktemp("models")
+    write_artifact(folder, "double", module=Segments(), outputs=(MASK, Y))
+    write_artifact(folder, "numbers")
+    async with listening(folder, default_model="double") as made:
+        yield made
+        assert made.service.answers.held == made.service.offload.held == 0
+
+
 @pytest.fixture(params=["on the loop", "in a thread"])
-async def server(
-    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Listening]:
-    write_artifact(tmp_path, "double", module=Segments(), outputs=(MASK, Y))
-    write_artifact(tmp_path, "numbers")
+def drawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where pictures are drawn."""
     if request.param == "in a thread":
         monkeypatch.setattr(answering, "DRAWN_BYTES", -1)
         monkeypatch.setattr(memory, "FREE_BYTES", 0)
-    async with listening(tmp_path, default_model="double") as made:
-        yield made
-        assert made.service.answers.held == made.service.offload.held == 0
 
 
 async def ask(server: Listening, path: str, *items: float, **headers: Any) -> WireAnswer:
@@ -62,22 +70,26 @@ def classes(data: bytes | str) -> Any:
     return np.asarray(Image.open(io.BytesIO(file))).tolist()
 
 
+@pytest.mark.usefixtures("drawn")
 @pytest.mark.parametrize("way", [{}, {"expect": "100-continue"}], ids=["fast", "asgi"])
 async def test_a_file(server: Listening, way: dict[str, str]) -> None:
-    for number in (1, 7, 7):  # the last is in the cache
+    first, second = next(FRESH), next(FRESH)
+    for number in (first, second, second):  # the last one is in the cache
         answer = await ask(server, "/predict", number, accept="image/*, */*;q=0.8", **way)
         assert (answer.status, answer["content-type"]) == (200, PNG)
         assert classes(answer.body) == [[number] * SIDE] * SIDE
 
 
+@pytest.mark.usefixtures("drawn")
 async def test_base64_in_json(server: Listening) -> None:
-    one = (await ask(server, "/predict?pictures=base64", 5)).json()["prediction"]["outputs"]
-    assert (classes(one["mask"]), one["y"]) == ([[5] * SIDE] * SIDE, [10, 0])
-    many = await ask(server, "/batch-predict?pictures=base64", 5, 6, 5)
+    a, b = next(FRESH), next(FRESH)
+    one = (await ask(server, "/predict?pictures=base64", a)).json()["prediction"]["outputs"]
+    assert (classes(one["mask"]), one["y"]) == ([[a] * SIDE] * SIDE, [2 * a, 0])
+    many = await ask(server, "/batch-predict?pictures=base64", a, b, a)
     found = [each["outputs"] for each in many.json()["predictions"]]
-    assert [classes(each["mask"])[0][0] for each in found] == [5, 6, 5]
+    assert [classes(each["mask"])[0][0] for each in found] == [a, b, a]
     must = {"accept_encoding": "gzip, identity;q=0"}
-    assert (await ask(server, "/predict?pictures=base64", 5, **must))["content-encoding"] == "gzip"
+    assert (await ask(server, "/predict?pictures=base64", a, **must))["content-encoding"] == "gzip"
 
 
 async def test_numbers_by_default(server: Listening) -> None:
@@ -124,10 +136,8 @@ class Bright(nn.Module):
         return (x > 0.5).long()[:, 0]
 
 
-@pytest.mark.parametrize("drawn_bytes", [16 << 10, -1], ids=["on the loop", "in a thread"])
-async def test_a_mask_has_the_size_of_the_callers_picture(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drawn_bytes: int
-) -> None:
+@pytest.mark.usefixtures("drawn")
+async def test_a_mask_has_the_size_of_the_callers_picture(tmp_path: Path) -> None:
     how = PicturePreprocess(width=SIDE, height=SIDE, channels=1, mean=(0.0,), std=(1.0,))
     write_artifact(
         *(tmp_path, "bright", 1, Bright()),
@@ -136,7 +146,6 @@ async def test_a_mask_has_the_size_of_the_callers_picture(
         codec=ImageCodecSpec(preprocess=how, masks=("mask",)),
         golden=[{"x": np.zeros((1, SIDE, SIDE), np.float32)}],
     )
-    monkeypatch.setattr(answering, "DRAWN_BYTES", drawn_bytes)
     pixels = np.zeros((2 * SIDE, 2 * SIDE), np.uint8)
     pixels[:, SIDE:] = 255
     file = io.BytesIO()

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from tests.integration.harness import Api, serving
-from tests.text_models import LABELS, SIZE, write_text_models
+from tests.text_models import LABELS, write_text_models
 from tests.texts import IDS, MAX_TOKENS
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -91,10 +91,7 @@ class TestRerank:
         ("body", "message"),
         [
             ({"texts": TEXTS}, "'query' must be a string"),
-            ({"query": ["cat"], "texts": TEXTS}, "'query' must be a string"),
             ({"query": "cat"}, "'texts' must be"),
-            ({"query": "cat", "texts": []}, "'texts' must be"),
-            ({"query": "cat", "texts": "cat"}, "'texts' must be"),
             ({"query": "cat", "documents": ["cat", 1]}, "'documents' must be"),
             ({"query": "cat", "documents": TEXTS, "top_n": 0}, "'top_n' must be"),
             ({"query": "cat", "documents": TEXTS, "top_n": [1] * 99}, "at least 1, got a list"),
@@ -157,11 +154,8 @@ class TestClassify:
         [
             ({}, "'inputs' must be"),
             ({"input": "cat"}, "'input' must be a list"),
-            ({"input": []}, "'input' must be a list"),
-            ({"inputs": []}, "'inputs' must be"),
             ({"inputs": ["a", "b", "cat"]}, "'inputs' must be"),
             ({"inputs": [["a"], "b"]}, "'inputs' must be"),
-            ({"inputs": [[]]}, "'inputs' must be"),
             ({"inputs": ["cat", "dog"]}, "got two texts"),
             ({"input": ["cat"], "inputs": "cat"}, "'input', not both"),
             ({"input": ["cat"], "raw_scores": True}, "softmax"),
@@ -196,18 +190,11 @@ class TestEmbed:
         ids = [IDS["[CLS]"], IDS["dog"], IDS["[SEP]"]]
         assert await ask(api, "/embed", inputs=[ids], normalize=False) == expected[1:]
 
-    @pytest.mark.parametrize("size", [1, SIZE])
-    async def test_dimensions(self, api: Api, size: int) -> None:
-        (found,) = await ask(api, "/embed", inputs="cat", dimensions=size)
-        assert len(found) == size
-        assert np.isclose(np.linalg.norm(found), 1)
-
     @pytest.mark.parametrize(
         ("body", "message"),
         [
             ({}, "'inputs' must be"),
             ({"inputs": ""}, "empty"),
-            ({"inputs": []}, "empty"),
             ({"inputs": "cat", "dimensions": 0}, "'dimensions' must be"),
             ({"inputs": "cat", "prompt_name": "query"}, "'prompt_name'"),
             (

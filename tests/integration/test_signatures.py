@@ -41,59 +41,31 @@ def picture(height: int, width: int, seed: int) -> list[Any]:
 
 
 WORKS = {
-    "several outputs": Works(theirs.Several(), (X3,), [{"x": row} for row in ROWS]),
     "pairs of int64": Works(
         theirs.Pairs(),
         ("ids=int64[-1,-1]", "types=int64[-1,-1]"),
         [{"ids": [1, 0, 1], "types": [0, 0, 1]}, {"ids": [1], "types": [0]}],
     ),
-    "a mask of bool": Works(
-        theirs.Masked(),
-        ("x=float32[-1,-1]", "mask=bool[-1,-1]"),
-        [
-            {"x": [1.0, 5.0], "mask": [True, False]},
-            {"x": [1.0, 2.0, 6.0], "mask": [True, True, True]},
-        ],
-    ),
-    "a number for each item": Works(theirs.Scalar(), (X3,), [{"x": row} for row in ROWS]),
     "a padded detector": Works(
         theirs.Padded(),
         ("x=float32[-1,3,8,8]",),
         [{"x": picture(8, 8, 1)}, {"x": picture(8, 8, 2)}],
     ),
-    "segmentation of any size": Works(
-        theirs.Segmenter(),
-        ("x=float32[-1,3,-1,-1]",),
-        [{"x": picture(5, 7, 1)}, {"x": picture(2, 3, 2)}],
-    ),
-    "an optional input, not given": Works(theirs.Optional(), (X3,), [{"x": row} for row in ROWS]),
     "an optional input, given": Works(
         theirs.Optional(), (X3, "scale=float32[-1,1]"), [{"x": ROWS[0], "scale": [2.0]}]
     ),
-    "float16": Works(
-        theirs.Half(),
-        ("x=float16[-1,8]",),
-        [{"x": [0.5, -1.0, 2.0, 0.0, 1.5, 0.25, -3.0, 1.0]}],
-        tolerance=2e-3,
-    ),
-    "a dict": Works(theirs.Mapped(), (X3,), [{"x": row} for row in ROWS]),
     "one output of a dict": Works(
         theirs.Mapped(), (X3,), [{"x": row} for row in ROWS], options=("--output", "out")
     ),
-    "a NamedTuple": Works(theirs.Named(), (X3,), [{"x": row} for row in ROWS]),
 }
 REFUSED = {
     "a list of dicts": (theirs.Detector(), "float32[-1,3,8,8]", "pads its results to a fixed"),
-    "one number for a batch": (theirs.Loss(), X3, "return one for each item, of shape [n], such"),
     "text that is taken": (theirs.Reads(), "int64[-1]", "let the client convert text to numbers"),
-    "an input of text": (theirs.Reads(), "str[-1]", "let the client convert text to numbers"),
-    "text that is given": (theirs.Says(), X3, "return the index of a class, and name the classes"),
     "complex numbers given": (
         theirs.Spectrum(),
         "float32[-1,8]",
         "return torch.view_as_real of it",
     ),
-    "complex numbers taken": (theirs.Scalar(), "complex64[-1,8]", "torch.view_as_complex on it"),
     "as many rows as there are": (
         theirs.Nonzero(),
         X3,

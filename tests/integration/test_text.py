@@ -8,33 +8,37 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from app.codecs.text import MAX_TEXT_CHARACTERS
 from export.artifact import digest_of
 from tests.artifacts import change_manifest
-from tests.forms import FORM, files
 from tests.integration.listening import Listening, listening
 from tests.integration.wire import WireAnswer, request
 from tests.texts import IDS, TinyTagger, piece_tokenizer, tiny_tokenizer, write_text
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 PLAIN = "text/plain"
 
 
-@pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[Listening]:
-    write_text(tmp_path)
-    write_text(tmp_path, "pairs", task="rerank", pairs=True)
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Listening]:
+    folder = tmp_path_factory.mktemp("models")
+    write_text(folder)
+    write_text(folder, "pairs", task="rerank", pairs=True)
     labels = ("O", "B-X", "I-X")
     for name, tokenizer in (("tags", None), ("pieces", piece_tokenizer())):
         write_text(
-            *(tmp_path, name),
+            *(folder, name),
             module=TinyTagger(),
             tokenizer=tokenizer,
             task="classify-tokens",
             labels=labels,
             scores="softmax",
         )
-    async with listening(tmp_path, default_model="text", max_items=64) as made:
+    async with listening(
+        folder, default_model="text", max_items=64, request_timeout_ms=120_000
+    ) as made:
         yield made
 
 
@@ -65,40 +69,6 @@ async def test_a_text_in_json_and_plain(server: Listening) -> None:
     assert answer["x-torchlane-cache"] == "hit"  # the same tokens
     ids = [IDS[each] for each in ("[CLS]", "a", "cat", "##s", "[SEP]")]
     assert (await server.ask(sent(ids)))["x-torchlane-cache"] == "hit"
-
-
-async def test_a_byte_order_mark_is_not_text(server: Listening) -> None:
-    """Neither in a text, nor in a file of a form, nor before JSON."""
-    wanted = embedding("a", "cat", "##s")
-    text, document = "\ufeffa cats".encode(), '\ufeff{"input": "a cats"}'.encode()
-    for body, content_type in (
-        (text, PLAIN),
-        (files(text, content_type="Text/Plain; charset=UTF-8"), FORM),
-        (document, "application/json"),
-        (document, "application/x-www-form-urlencoded"),
-    ):
-        assert outputs(await server.ask(plain(body, content_type))) == wanted
-    for encoding in ("utf-16", "utf-32"):
-        for body, content_type in (
-            ("cat".encode(encoding), PLAIN),
-            (files("cat".encode(encoding), content_type=PLAIN), FORM),
-            ('{"input": "cat"}'.encode(encoding), "application/json"),
-        ):
-            answer = await server.ask(plain(body, content_type))
-            assert (answer.status, answer.code) == (422, "invalid_input")
-            assert f"mark of {encoding.upper()}; convert it to UTF-8" in answer.json()["error"]
-    answer = await server.ask(plain(files(b"cat", content_type=f"{PLAIN};charset=x"), FORM))
-    assert (answer.status, answer.code) == (415, "unsupported_media_type")
-
-
-async def test_texts_of_all_lengths_in_one_request(server: Listening) -> None:
-    texts = ["cat " * count for count in range(20)]
-    answer = await server.ask(sent(texts, "/batch-predict"))
-    predictions = answer.json()["predictions"]
-    for count, each in enumerate(predictions):
-        assert each["outputs"]["embedding"] == embedding(*["cat"] * min(count, 6))
-        details = {"tokens": 8, "cut": count - 6} if count > 6 else None
-        assert each.get("details") == details
 
 
 async def test_each_text_reports_its_own_cut(server: Listening) -> None:
@@ -137,25 +107,6 @@ async def test_spans_of_tokens(server: Listening) -> None:
     assert [each["start"] for each in answer.json()["prediction"]["spans"]] == [0, 8]
 
 
-async def test_spans_have_no_blanks_around_them(server: Listening) -> None:
-    """Ids modulo 3: `▁London` 1, `▁` 2, `cats` 1, `dogs` 2, `▁in` 0; a blank is put in front."""
-    for text, wanted in (
-        ("in  London in", [(4, 10)]),  # another blank, alone, is labelled too
-        (" London\nin ", [(1, 7)]),
-        ("cats in dogs", [(0, 4), (8, 12)]),
-        ("in   in", []),
-    ):
-        answer = await server.ask(sent(text, "/models/pieces/predict"))
-        spans = answer.json()["prediction"]["spans"]
-        assert [(each["start"], each["end"]) for each in spans] == wanted, text
-        assert [each["text"] for each in spans] == [text[start:end] for start, end in wanted]
-
-
-async def test_raw_answers_contain_token_scores(server: Listening) -> None:
-    asked = sent("dogs", "/models/tags/predict", accept="application/octet-stream")
-    assert len((await server.ask(asked)).body) == 4 * 3 * 4
-
-
 HOSTILE: dict[str, tuple[bytes, str, int]] = {
     "surrogate": (b'{"input": "\\ud800"}', "application/json", 422),
     "surrogate as bytes": (b'{"input": "\xed\xa0\x80"}', "application/json", 422),
@@ -182,25 +133,6 @@ async def test_hostile_texts_get_an_answer(server: Listening) -> None:
         assert answer.status == status, (name, answer.body[:500])
         assert len(answer.body) < 2000, name
         assert outputs(await server.ask(sent("cat"))) == embedding("cat"), name
-
-
-async def test_texts_per_request_are_limited(server: Listening) -> None:
-    texts = ["a" * MAX_TEXT_CHARACTERS] * 21
-    answer = await server.ask(sent(texts, "/batch-predict"))
-    assert (answer.status, answer.code) == (413, "payload_too_large")
-    assert "at most 2000000 characters in total" in answer.json()["error"]
-    answer = await server.ask(sent([""] * 64, "/batch-predict"))
-    assert len(answer.json()["predictions"]) == 64
-    answer = await server.ask(sent([""] * 65, "/batch-predict"))
-    assert answer.code == "payload_too_large"
-    answer = await server.ask(plain(b"one\ntwo", path="/batch-predict"))
-    assert (answer.status, answer.code) == (415, "unsupported_media_type")
-
-
-async def test_model_info_lists_accepted_media_types(server: Listening) -> None:
-    found = (await server.ask(request("/models/text", b"", method="GET"))).json()
-    assert found["codec"] == "text"
-    assert found["media_types"] == ["application/json", PLAIN, "application/x-npz"]
 
 
 async def test_a_broken_tokenizer_does_not_stop_the_server(tmp_path: Path) -> None:
@@ -272,9 +204,7 @@ async def test_texts_of_the_open_inference_protocol(server: Listening) -> None:
     ("tensor", "octets", "message"),
     [
         ({"shape": [2], "data": ["cat"]}, b"", "1 texts for the shape [2]"),
-        ({"shape": [0], "data": []}, b"", "must have shape [n] or [n, 1], each a text"),
         ({"shape": [1, 2], "data": ["a", "b"]}, b"", "must have shape [n] or [n, 1]"),
-        ({"shape": [1, 1, 1], "data": ["a"]}, b"", "must have shape [n] or [n, 1]"),
         ({"shape": [2], "data": ["cat", 1]}, b"", "item 1: expected a text, got a number"),
         (
             {"shape": [1], "parameters": {"binary_data_size": 5}},
@@ -299,7 +229,8 @@ async def test_texts_that_are_none(
 async def test_large_texts_are_not_digested(server: Listening) -> None:
     """That would take the event loop longer than it takes a thread to read them."""
     body = json.dumps({"inputs": ["cat " * 20_000] * 14}).encode()
+    before = server.service.memo.used_bytes
     for _ in range(3):
         answer = await server.ask(request("/batch-predict", body))
         assert answer.status == 200
-    assert server.service.memo.used_bytes == 0
+    assert server.service.memo.used_bytes == before

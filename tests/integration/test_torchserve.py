@@ -87,27 +87,6 @@ async def test_of_classes_with_one_name_the_best_is_kept(api: Api) -> None:
     assert len(native["prediction"]["scores"]) == 3
 
 
-async def test_files_of_other_names_and_encodings(api: Api) -> None:
-    for kind in ("image/x-png", "Image/JPG; q=1", "image/pjpeg"):
-        for sent in (
-            {"content": white(), "headers": {"content-type": kind}},
-            {"files": {"data": ("a", white(), kind)}},
-        ):
-            answer = await api.client.post("/predictions/pictures", **sent)
-            assert answer.json() == {"light": 1.0, "dark": 0.0}, answer.text
-    for body, status in (("\ufeff[1, 2]".encode(), 200), ("[1, 2]".encode("utf-16"), 400)):
-        answer = await api.client.post(DATA, content=body)
-        assert answer.status_code == status, answer.text
-
-
-async def test_several_inputs(api: Api) -> None:
-    item = {"picture": np.zeros((1, 4, 4)).tolist(), "shift": [1.0]}
-    for body in (item, {"data": item}):
-        answer = await api.client.post("/predictions/small", json=body)
-        assert answer.status_code == 200
-        assert len(answer.json()) == 3
-
-
 @pytest.mark.parametrize(
     ("path", "body", "status", "kind"),
     [

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
-import grpc
-import grpc.aio
 import pytest
 from structlog.testing import capture_logs
 
@@ -15,7 +12,6 @@ from app.errors import ModelError
 from app.telemetry.tracing import BatchRecord, RequestTrace, Token
 from app.types import Arrays
 from tests.artifacts import write_artifact
-from tests.integration.grpc_calls import row, serving
 from tests.integration.listening import Doubles, Listening, listening, until
 from tests.integration.wire import ask_for, request
 
@@ -72,71 +68,6 @@ def heard(server: Listening) -> Heard:
     return sink
 
 
-@pytest.mark.parametrize("headers", [{}, ASGI], ids=["fast path", "asgi"])
-async def test_a_request_and_its_batch(
-    server: Listening, heard: Heard, headers: dict[str, str]
-) -> None:
-    before = time.perf_counter()
-    answer = await server.ask(ask_for(1, **headers))
-    after = time.perf_counter()
-    assert answer.status == 200
-    assert bool(server.asgi) == bool(headers)
-    await until(lambda: bool(heard.requests))
-    (trace,), ((record, traces),) = heard.requests, heard.batches
-    assert (trace.method, trace.route, trace.path) == ("POST", "/predict", "/predict")
-    assert (trace.status, trace.outcome, trace.items) == (200, "ok", 1)
-    assert (str(trace.model), trace.cache and trace.cache.miss) == ("double/3", 1)
-    assert (trace.batches, traces) == ([record], [trace])
-    assert (str(record.model), record.items, record.forwards) == ("double/3", 1, 1)
-    moments = [
-        *(before, trace.began, trace.received, trace.decoded, record.handed_over),
-        *(record.began, record.ended, trace.answered, trace.encoded, trace.ended, after),
-    ]
-    assert moments == sorted(moments)
-    assert 0 < record.compute_s <= record.ended - record.began
-
-
-async def test_joined_and_cached_requests(
-    server: Listening, heard: Heard, doubles: Doubles
-) -> None:
-    doubles.hold()
-    first = await server.connect()
-    first.send(ask_for(1))
-    await until(lambda: bool(doubles.one.batches))
-    joining = await server.connect()
-    joining.send(ask_for(1))
-    await until(lambda: server.service.metrics.requests_open == 2)
-    doubles.go_on()
-    for wire in (first, joining):
-        assert (await wire.answer()).status == 200
-    assert (await server.ask(ask_for(1))).status == 200
-    ((record, traces),) = heard.batches
-    one, two, cached = sorted(heard.requests, key=lambda each: each.began)
-    assert traces == [one, two]
-    assert one.batches == two.batches == [record]
-    assert two.cache is not None
-    assert two.cache.joined == 1
-    assert cached.batches == []
-    assert cached.decoded > 0
-
-
-async def test_a_request_abandoned_while_its_batch_runs(
-    server: Listening, heard: Heard, doubles: Doubles
-) -> None:
-    doubles.hold()
-    wire = await server.connect()
-    wire.send(ask_for(1))
-    await until(lambda: bool(doubles.one.batches))
-    await wire.close()
-    await until(lambda: bool(heard.requests))
-    (trace,) = heard.requests
-    assert (trace.status, trace.outcome) == (499, "abandoned")
-    assert trace.batches[0].ended == 0
-    doubles.go_on()
-    await until(lambda: bool(heard.batches))
-    assert heard.batches == [(trace.batches[0], [trace])]
-
-
 async def test_errors(server: Listening, heard: Heard) -> None:
     assert (await server.ask(ask_for(13))).status == 500
     assert (await server.ask(request(body=b"{"))).status == 422
@@ -150,17 +81,6 @@ async def test_errors(server: Listening, heard: Heard) -> None:
     assert (unknown.outcome, unknown.model) == ("model_not_found", None)
     assert all(heard.errors)
     assert [each.error for each in heard.requests] == [None] * 3  # not kept longer
-
-
-async def test_other_routes_and_probes(server: Listening, heard: Heard) -> None:
-    for path in ("/models", "/models/double", "/nowhere", "/metrics", "/health/ready"):
-        await server.ask(request(path, b"", method="GET"))
-    await until(lambda: len(heard.requests) == 3)
-    assert [(each.path, each.route, each.status) for each in heard.requests] == [
-        ("/models", "/models", 200),
-        ("/models/double", "/models/{name}", 200),
-        ("/nowhere", "", 404),
-    ]
 
 
 async def test_sinks_can_be_added_and_removed(server: Listening, heard: Heard) -> None:
@@ -178,30 +98,6 @@ async def test_sinks_can_be_added_and_removed(server: Listening, heard: Heard) -
     assert not server.service.tracing.enabled
     await server.ask(ask_for(3))
     assert (len(heard.requests), len(other.requests)) == (1, 1)
-
-
-async def test_repeated_headers_are_joined(server: Listening, heard: Heard) -> None:
-    twice = ask_for(1).replace(b"\r\n\r\n", b"\r\nTraceState: a=1\r\nTracestate: b=2\r\n\r\n", 1)
-    assert (await server.ask(twice)).status == 200
-    assert heard.fields[0][b"tracestate"] == b"a=1,b=2"
-
-
-async def test_calls_over_grpc(tmp_path: Path) -> None:
-    write_artifact(tmp_path, "double")
-    heard = Heard()
-    async with serving(tmp_path) as server:
-        server.listening.service.tracing.add(heard)
-        await server.infer(row(), metadata=(("tracestate", "a=1"), ("tracestate", "b=2")))
-        await server.ask("ModelReady", name="double")
-        await server.ask("ServerReady")  # a probe
-        with pytest.raises(grpc.aio.AioRpcError):
-            await server.infer(row(model="none"))
-    assert heard.fields[0][b"tracestate"] == b"a=1,b=2"
-    infer, ready, failed = heard.requests
-    assert (infer.method, infer.route) == ("", "/inference.GRPCInferenceService/ModelInfer")
-    assert (infer.status, infer.items, len(infer.batches)) == (200, 1, 1)
-    assert ready.route == "/inference.GRPCInferenceService/ModelReady"
-    assert (failed.status, failed.outcome) == (404, "model_not_found")
 
 
 @pytest.mark.parametrize("method", ["gate", "wants", "batch_ended", "request_ended"])

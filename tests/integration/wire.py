@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 JSON = "application/json"
-LIMIT_S = 20.0  # for anything that a test waits for
+LIMIT_S = 60.0  # for anything that a test waits for
+READY_LIMIT_S = 180.0  # for all models of a server, on a busy machine
 OPEN = "torchlane_requests_in_flight"
 COUNTED = "torchlane_requests_total"
+CUT = "torchlane_connections_cut_total"
 UNLIKE = frozenset({"date", "server-timing", "x-request-id"})  # differ from answer to answer
 
 
@@ -136,6 +139,17 @@ class Wire:
         if not line.endswith(b"\n"):
             raise EOFError("the connection was closed before the answer was complete")
         return line.rstrip(b"\r\n").decode("latin-1")
+
+
+def total_of(metrics: str, name: str, labels: Mapping[str, str]) -> float:
+    """The sum over all series of a metric that carry these labels."""
+    pairs = [f'{key}="{value}"' for key, value in labels.items()]
+    lines = [line.rpartition(" ") for line in metrics.splitlines()]
+    return sum(
+        float(value)
+        for series, _, value in lines
+        if series.partition("{")[0] == name and all(pair in series for pair in pairs)
+    )
 
 
 async def answered(wire: Wire, number: float) -> None:

@@ -20,20 +20,16 @@ from tests.perfetto.engine import Opened, opened
 SECRET, LINE = make_key("ops", ["admin", "predict"])
 KEY = {"authorization": f"Bearer {SECRET}"}
 CALLERS = 4
-SECONDS = 4.0
+SECONDS = 2.0
 
 
-@pytest.fixture(scope="module", params=["one process", "two workers"])
-def profiled(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[bytes]:
+@pytest.fixture(scope="module")
+def profiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[bytes]:
     """A trace."""
     folder = tmp_path_factory.mktemp("server")
     layers = nn.Sequential(*(nn.Linear(2, 2) for _ in range(5)))
     write_artifact(folder / "models", "layers", module=layers)
-    workers = "1" if request.param == "one process" else "2"
-    settings = {"api_keys": LINE, "workers": workers}
-    with running(folder / "models", folder / "log", **settings) as server:
+    with running(folder / "models", folder / "log", api_keys=LINE) as server:
         yield asyncio.run(_profiled(server))
         assert "ERROR" not in server.log
         assert "unhandled" not in server.log
@@ -47,31 +43,19 @@ async def _profiled(server: Server) -> bytes:
             answer = await client.post("/predict", json={"input": rng.random(2).tolist()})
             assert answer.status_code == 200, answer.text
 
-    # A new connection for each call: the profiled worker gets calls, whichever one it is.
-    limits = httpx.Limits(max_keepalive_connections=0)
-    async with httpx.AsyncClient(
-        base_url=server.url, headers=KEY, timeout=30, limits=limits
-    ) as client:
+    async with httpx.AsyncClient(base_url=server.url, headers=KEY, timeout=60) as client:
         calls = [asyncio.create_task(call(client)) for _ in range(CALLERS)]
-        await asyncio.sleep(0.3)
         profiling = asyncio.create_task(client.post(f"/admin/profile?seconds={SECONDS}"))
         while not (profiling.done() or "profiling" in server.log):
             await asyncio.sleep(0.01)
-        await _refused(server)
+        again = await client.post("/admin/profile?seconds=0.1")
+        assert (again.status_code, again.json()["code"]) == (409, "already_recording")
         answer = await profiling
         ended.set()
         await asyncio.gather(*calls)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-encoding"] == "gzip"
     return answer.content
-
-
-async def _refused(server: Server) -> None:
-    """Another profile, whichever worker would make it: a new connection may reach any."""
-    for _ in range(2):
-        async with httpx.AsyncClient(base_url=server.url, headers=KEY, timeout=30) as client:
-            answer = await client.post("/admin/profile?seconds=0.1")
-        assert (answer.status_code, answer.json()["code"]) == (409, "already_recording")
 
 
 @pytest.fixture(scope="module")
@@ -81,12 +65,8 @@ def trace(profiled: bytes) -> Iterator[Opened]:
 
 
 def test_the_trace_opens_without_errors(trace: Opened) -> None:
-    assert (
-        trace.rows(
-            "select name, value from stats where value > 0 and severity in ('error', 'data_loss')"
-        )
-        == []
-    )
+    errors = "select name, value from stats where value > 0 and severity in ('error', 'data_loss')"
+    assert trace.rows(errors) == []
 
 
 def test_batches_enclose_operators_on_replica_tracks(trace: Opened) -> None:
@@ -105,14 +85,9 @@ def test_batches_enclose_operators_on_replica_tracks(trace: Opened) -> None:
     assert inside[0][0] > 100
 
 
-def test_the_trace_names_the_process_that_made_it(
-    trace: Opened, profiled: bytes, request: pytest.FixtureRequest
-) -> None:
+def test_the_trace_names_the_process_that_made_it(trace: Opened, profiled: bytes) -> None:
     names = [name for (name,) in trace.rows("select name from process where name is not null")]
     about = json.loads(profiled)["otherData"]
     assert names == [about["server"]]
-    worker = names[0].partition(", ")[2]
-    several = "two workers" in request.node.name
-    assert worker in (("worker 0 of 2", "worker 1 of 2") if several else ("",))
-    assert SECONDS <= about["seconds"] < SECONDS + 5
+    assert about["seconds"] >= SECONDS
     assert about["ended"] == "the time is up"

@@ -9,18 +9,11 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-ALONE = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "TORCHLANE_CPU_THREADS": "1",
-}
+ALONE = {"RAY_USAGE_STATS_ENABLED": "0", "TORCHLANE_CPU_THREADS": "1"}
 # Ray takes 127.0.0.1 for "this machine" and looks for an address that others can reach.
 ADDRESSES = ("127.0.0.2", "127.0.0.3")
 TRIES = 4
-NODE = {
-    "num_cpus": 1,
-    "object_store_memory": 200 << 20,
-    "include_dashboard": False,
-}
+NODE = {"num_cpus": 1, "object_store_memory": 200 << 20, "include_dashboard": False}
 
 
 @contextlib.contextmanager
