@@ -23,7 +23,7 @@ from export.artifact import (
     write_file,
 )
 from export.errors import ExportError, UsageError
-from export.proving import verify
+from export.proving import forwards
 from export.proving.prove import Proof, ProofOptions, Stage, prove_variants
 from export.reading import weights
 from export.reports import report_html
@@ -292,7 +292,7 @@ def _check_weights(model: str, module: nn.Module) -> None:
 def _golden(eager: nn.Module, definition: Definition) -> tuple[GoldenExample, ...]:
     examples = []
     for item in definition.golden_inputs():
-        answer = verify.run(eager, definition, stack([item]))
+        answer = forwards.run(eager, definition, stack([item]))
         examples.append(
             GoldenExample(
                 inputs={name: EncodedArray.of(array) for name, array in item.items()},

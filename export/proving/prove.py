@@ -12,6 +12,7 @@ from export.artifact import digest_of
 from export.errors import ExportError, ParityError, reason
 from export.options.artifacts import INTEGER_SHARE
 from export.proving import verify
+from export.proving.reference import ParityReference, reference_of
 from export.variants.base import (
     Draft,
     NotApplicable,
@@ -93,7 +94,7 @@ class _ProofState:
     folder: Path
     stage: Stage
     threads: int
-    reference: verify.ParityReference
+    reference: ParityReference
     held_out: HeldOut | None
     accuracy: float | None
     variants: dict[str, Variant] = field(default_factory=dict)
@@ -124,7 +125,7 @@ def prove_variants(
     dense = (each for each in weights_of(subject.eager) if each.layout == torch.strided)
     is_large = sum(each.nbytes for each in dense) > LARGE_BYTES
     with intra_op_threads(threads):  # on all cores each forward would wait for the busiest core
-        against = verify.reference(
+        against = reference_of(
             subject.eager,
             definition,
             options.max_batch,

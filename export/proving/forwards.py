@@ -1,0 +1,109 @@
+"""Runs a model or one of its forms on a batch, and compares answers to an item alone and in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from export.errors import ParityError, reason
+from models.definitions.definition import Definition
+from models.forms import input_tensors, named_outputs
+from models.tensors import Array, Arrays, Tolerance
+
+FIX = (
+    "call model.eval(), and keep operations off axis 0; a model that mixes the items of a batch on "
+    "purpose, or has one scale for all of them, such as dynamic int8, works with --max-batch-size 1"
+)
+
+Runnable = Callable[..., object]
+CPU = torch.device("cpu")
+
+
+def run(
+    module: Runnable, definition: Definition, inputs: Arrays, device: torch.device = CPU
+) -> dict[str, Array]:
+    """Run a forward: input name -> array with batch axis, to output name -> array with batch axis.
+
+    Raises:
+        ParityError: if the module fails, or its outputs differ from the definition.
+    """
+    copies = {name: np.array(array) for name, array in inputs.items()}
+    tensors = [each.to(device) for each in input_tensors(copies, definition.inputs)]
+    shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in inputs.items())
+    try:
+        with torch.inference_mode():
+            result = module(*tensors)
+    except Exception as error:  # a model's own code may raise anything
+        raise ParityError(f"the model fails on {shapes}: {reason(error)}") from error
+    if not isinstance(result, torch.Tensor | tuple | list):
+        raise ParityError(
+            f"the model returns a {type(result).__name__}; it must return a tensor, or a tuple of "
+            "tensors in the order of the declared outputs"
+        )
+    try:
+        outputs = named_outputs(result, definition.outputs)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ParityError(reason(error)) from error
+    size = len(next(iter(inputs.values())))
+    for spec in definition.outputs:
+        array = outputs[spec.name]
+        if array.shape[:1] != (size,) or not spec.accepts(array.shape[1:]):
+            raise ParityError(
+                f"output {spec.name!r} is {array.dtype}{list(array.shape)} for a batch of {size}, "
+                f"declared as {spec.dtype}{list(spec.shape)}"
+            )
+    return outputs
+
+
+def is_finite(array: Array) -> bool:
+    """Whether no number is NaN or infinite."""
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
+
+
+def first_item(batch: Arrays) -> dict[str, Array]:
+    """Return the first item, without the batch axis."""
+    return {name: array[0] for name, array in batch.items()}
+
+
+def last_item(batch: Arrays) -> dict[str, Array]:
+    """Return the last item, as a batch of one."""
+    return {name: array[-1:] for name, array in batch.items()}
+
+
+def batch_effect(
+    what: str, definition: Definition, tolerance: Tolerance, alone: Arrays, together: Arrays
+) -> float:
+    """Return the largest difference between the last item's answers alone and in its batch."""
+    most = 0.0
+    for spec in definition.outputs:
+        one, inside = alone[spec.name][-1], together[spec.name][-1]
+        excess = tolerance.excess(one, inside)
+        if excess is not None:
+            raise ParityError(
+                f"{what} output {spec.name!r} of the last item in its batch, compared with that of "
+                f"the item alone: {excess}; an answer must not depend on what else is in its "
+                f"batch: {_advice(one)}"
+            )
+        most = max(most, largest_of(absolute_difference(one, inside)))
+    return most
+
+
+def absolute_difference(expected: Array, answer: Array) -> Array:
+    """Return the absolute differences."""
+    return np.abs(expected.astype(np.float64) - answer.astype(np.float64))
+
+
+def largest_of(differences: Array) -> float:
+    """Return the largest difference; 0 of an empty array."""
+    return float(differences.max(initial=0))
+
+
+def _advice(answer: Array) -> str:
+    if answer.dtype.kind == "f":
+        return FIX
+    return (
+        "if these are indices of the largest of scores that tie, return the scores too, or allow a "
+        f"larger share with --integer-share; else {FIX}"
+    )
