@@ -12,6 +12,7 @@ from torch import nn
 from torch._jit_internal import is_scripting
 
 from export.proving import verify
+from export.proving.reference import reference_of
 from export.variants.base import TOLERANCES, Draft, Subject
 from models.choices import Precision
 from models.codec_specs import TensorCodecSpec
@@ -256,5 +257,5 @@ def loaded(draft: Draft, folder: Path, model: Definition, *, optimized: bool = F
 
 def proved(forward: Forward, of: Subject, precision: Precision, max_batch: int = 5) -> Parity:
     """Compare with eager, golden examples included; raises outside the tolerance."""
-    against = verify.reference(of.eager, of.definition, max_batch, quiet)
+    against = reference_of(of.eager, of.definition, max_batch, quiet)
     return verify.check_parity(forward, against, TOLERANCES[precision], quiet)

@@ -10,7 +10,7 @@ import torch
 
 from export.errors import ParityError
 from export.probing.samples import Samples
-from export.proving import verify
+from export.proving.reference import reference_of
 from export.reading.declared import read_inputs
 from models.codec_specs import TensorCodecSpec
 from models.definitions.definition import Definition
@@ -36,7 +36,7 @@ def prove(eager: Callable[..., object], edges: str, max_batch: int = 4) -> None:
         golden_inputs=samples.golden_inputs,
         example=samples.example,
     )
-    verify.reference(eager, definition, max_batch, quiet)
+    reference_of(eager, definition, max_batch, quiet)
 
 
 class Wrapping(Graph):

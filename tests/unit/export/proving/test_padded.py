@@ -15,6 +15,7 @@ from torch._jit_internal import is_scripting
 from export.errors import ExportError, ParityError, UsageError
 from export.proving import padded, verify
 from export.proving.prove import ProofOptions, prove_variants
+from export.proving.reference import ParityReference, reference_of
 from export.variants.base import TOLERANCES
 from models.definitions.definition import Definition
 from models.padding import padding_of
@@ -91,8 +92,8 @@ def texts(
     return definition(module, **(fields | changes))
 
 
-def reference(model: Definition, max_batch: int = 4) -> verify.ParityReference:
-    return verify.reference(subject(model).eager, model, max_batch, quiet)
+def reference(model: Definition, max_batch: int = 4) -> ParityReference:
+    return reference_of(subject(model).eager, model, max_batch, quiet)
 
 
 class TestEager:

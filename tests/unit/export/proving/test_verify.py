@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from export.errors import ExportError, ParityError
-from export.proving import verify
+from export.proving import forwards, verify
+from export.proving.reference import reference_of
 from export.variants.base import TOLERANCES
 from models.choices import Precision
 from models.definitions.definition import Definition, HeldOut
@@ -35,7 +36,7 @@ def check(
     max_batch: int = 64,
     tolerance: Tolerance = FLOAT32,
 ) -> Parity:
-    against = verify.reference(ours, model, max_batch, quiet)
+    against = reference_of(ours, model, max_batch, quiet)
     return verify.check_parity(exported, against, tolerance, quiet)
 
 
@@ -85,7 +86,7 @@ class TestParity:
                 for each in outputs
             )
 
-        assert verify.reference(ours, model, 2, quiet).scale == scale
+        assert reference_of(ours, model, 2, quiet).scale == scale
 
     def test_integers_are_compared(self) -> None:
         def ours(x: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -194,7 +195,7 @@ class TestParity:
 class TestAgree:
     @pytest.mark.parametrize(("error", "same"), [(0, True), (1e-5, True), (1e-3, False)])
     def test_two_forms_are_compared_with_each_other(self, error: float, same: bool) -> None:
-        against = verify.reference(eager, TINY, 3, quiet)
+        against = reference_of(eager, TINY, 3, quiet)
         for third in (lambda x: x * 2 + error * (len(x) == 3), lambda x: x * 2 + error * (x == -1)):
             assert verify.agree(eager, third, against, FLOAT32) is same
 
@@ -206,7 +207,7 @@ class TestRun:
     def test_outputs_by_name(self) -> None:
         model = definition(outputs=(spec("y", shape=(-1, 2)), spec("z", shape=(-1,))))
         for result in (lambda x: (x, x.sum(dim=1)), lambda x: [x, x.sum(dim=1)]):
-            found = verify.run(result, model, ONES)
+            found = forwards.run(result, model, ONES)
             assert {name: array.tolist() for name, array in found.items()} == {
                 "y": [[1, 1]] * 3,
                 "z": [2] * 3,
@@ -226,10 +227,10 @@ class TestRun:
     )
     def test_undeclared_outputs_are_rejected(self, forward: Forward, message: str) -> None:
         with pytest.raises(ParityError, match=message):
-            verify.run(forward, TINY, ONES)
+            forwards.run(forward, TINY, ONES)
 
     def test_inputs_are_not_modified(self) -> None:
-        verify.run(lambda x: x.mul_(5), TINY, ONES)
+        forwards.run(lambda x: x.mul_(5), TINY, ONES)
         assert ONES["x"].max() == 1
 
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from export.errors import ParityError
 from export.proving import verify
+from export.proving.reference import reference_of
 from export.variants.base import TOLERANCES, Draft, NotApplicable
 from export.variants.half import Half
 from export.variants.torchscript import TorchScript
@@ -171,5 +172,5 @@ def test_fp16_on_a_cuda_device(tmp_path: Path) -> None:
         of.definition.inputs,
         device,
     )
-    against = verify.reference(of.eager, of.definition, 5, quiet)
+    against = reference_of(of.eager, of.definition, 5, quiet)
     verify.check_parity(form, against, TOLERANCES["fp16"], quiet, device)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from app.codecs.places import Places
-from export.proving import verify
+from export.proving import forwards, verify
 from models.definitions import shapes
 from models.definitions.shapes import DEFINITION, ROWS, average_precision
 from models.forms import intra_op_threads
@@ -89,7 +89,7 @@ def test_answers_have_boxes_in_the_callers_picture() -> None:
 def test_rows_beyond_the_count_are_0() -> None:
     torch.manual_seed(3)
     pictures = DEFINITION.random_inputs(np.random.default_rng(3), 8)
-    outputs = verify.run(DEFINITION.build(), DEFINITION, pictures)
+    outputs = forwards.run(DEFINITION.build(), DEFINITION, pictures)
     assert outputs["found"].max() <= ROWS
     for index, count in enumerate(outputs["found"].tolist()):
         for name in ("boxes", "scores", "classes"):

@@ -12,7 +12,8 @@ import torch
 
 from export.errors import ExportError, ParityError
 from export.probing.samples import Samples
-from export.proving import verify
+from export.proving import reference
+from export.proving.reference import reference_of
 from models.tensors import Arrays, Dimension
 from tests.unit.export.definitions import CATALOG, definition, quiet
 from tests.unit.models.manifests import spec
@@ -37,17 +38,17 @@ class TestReference:
     def test_thorough_proofs_have_sizes_around_powers_of_two(
         self, monkeypatch: pytest.MonkeyPatch, budget: str, max_batch: int, sizes: tuple[int, ...]
     ) -> None:
-        monkeypatch.setattr(verify, budget, 0)
-        monkeypatch.setattr(verify, "THOROUGH_S", 0)
-        found = verify.reference(eager, TINY, max_batch, quiet, thorough=True)
+        monkeypatch.setattr(reference, budget, 0)
+        monkeypatch.setattr(reference, "THOROUGH_S", 0)
+        found = reference_of(eager, TINY, max_batch, quiet, thorough=True)
         assert found.batch_sizes == sizes
 
     def test_the_budget_leaves_the_sizes_that_it_pays_for(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def sizes(max_batch: int, budget_bytes: float) -> tuple[int, ...]:
-            monkeypatch.setattr(verify, "BUDGET_BYTES", budget_bytes)
-            return verify.reference(eager, TINY, max_batch, quiet).batch_sizes
+            monkeypatch.setattr(reference, "BUDGET_BYTES", budget_bytes)
+            return reference_of(eager, TINY, max_batch, quiet).batch_sizes
 
         item = 2 * 2 * 4  # an input and an output of two numbers
         around = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64}
@@ -67,14 +68,14 @@ class TestReference:
         self, monkeypatch: pytest.MonkeyPatch, one_s: float, largest: int
     ) -> None:
         now = itertools.count(0, one_s)  # read before and after each forward of one item
-        monkeypatch.setattr("export.proving.verify.time.perf_counter", lambda: next(now))
-        assert verify.reference(eager, TINY, None, quiet).batch_sizes[-1] == largest
-        thorough = verify.reference(eager, TINY, None, quiet, thorough=True)
+        monkeypatch.setattr("export.proving.reference.time.perf_counter", lambda: next(now))
+        assert reference_of(eager, TINY, None, quiet).batch_sizes[-1] == largest
+        thorough = reference_of(eager, TINY, None, quiet, thorough=True)
         assert thorough.batch_sizes[-1] == 64
 
     def test_nan_in_the_eager_model_is_rejected(self) -> None:
         with pytest.raises(ParityError, match="eager model's output 'y' is not finite; nothing"):
-            verify.reference(lambda x: x / 0, TINY, 2, quiet)
+            reference_of(lambda x: x / 0, TINY, 2, quiet)
 
     @pytest.mark.parametrize(
         "mixing",
@@ -92,8 +93,8 @@ class TestReference:
             r"off axis 0; a model that .* such as dynamic int8, works with --max-batch-size 1$"
         )
         with pytest.raises(ParityError, match=message):
-            verify.reference(mixing, TINY, 3, quiet)
-        assert verify.reference(mixing, TINY, 1, quiet).batch_sizes == (1,)
+            reference_of(mixing, TINY, 3, quiet)
+        assert reference_of(mixing, TINY, 1, quiet).batch_sizes == (1,)
 
     def test_missing_numbers_are_replaced_without_a_look_at_other_items(self) -> None:
         inputs = (TINY.inputs[0].model_copy(update={"nan": True}),)
@@ -104,9 +105,9 @@ class TestReference:
             random_inputs=samples.random_inputs,
             golden_inputs=samples.golden_inputs,
         )
-        verify.reference(lambda x: x.nan_to_num(0.5), missing, 5, quiet)
+        reference_of(lambda x: x.nan_to_num(0.5), missing, 5, quiet)
         with pytest.raises(ParityError, match="must not depend on what else is in its batch"):
-            verify.reference(lambda x: torch.where(x.isnan(), x.nanmean(), x), missing, 5, quiet)
+            reference_of(lambda x: torch.where(x.isnan(), x.nanmean(), x), missing, 5, quiet)
 
     @pytest.mark.parametrize(
         ("inputs", "message"),
@@ -122,7 +123,7 @@ class TestReference:
     def test_undeclared_inputs_are_rejected(self, inputs: Arrays, message: str) -> None:
         model = definition(random_inputs=lambda rng, batch: inputs)
         with pytest.raises(ExportError, match=f"^random inputs, batch 1: the definition {message}"):
-            verify.reference(eager, model, 2, quiet)
+            reference_of(eager, model, 2, quiet)
 
     def test_excessive_free_dimension_is_rejected(self) -> None:
         model = definition(
@@ -132,4 +133,4 @@ class TestReference:
             golden_inputs=list,
         )
         with pytest.raises(ExportError, match=r"but declares x=float32\[-1,-1<=1\]$"):
-            verify.reference(eager, model, 2, quiet)
+            reference_of(eager, model, 2, quiet)
