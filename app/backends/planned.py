@@ -7,7 +7,7 @@ import itertools
 import statistics
 import threading
 import time
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
@@ -258,13 +258,7 @@ class PlannedBackend:
         return problems
 
     def _warm(self, batches_by_size: BatchesBySize, between: Between) -> WarmUp:
-        """Warm the form for each size, and replay the golden examples on it.
-
-        Export has proved and timed its own steps on such a CPU: here large batches whose times
-        follow from smaller ones do not run, because autoscaling waits for a model to be ready.
-        A GPU captures a graph at each size.
-        """
-        is_proved = self._stored_steps is not None and self._processor.kind == "cpu"
+        """Warm the form for each size, and replay the golden examples on it."""
         growing, proved_forms = GrowthByLength(), set[Form]()
         times: dict[int, dict[int, float]] = {}
         for size, batches in batches_by_size:
@@ -273,9 +267,8 @@ class PlannedBackend:
             if form not in proved_forms and size > 1:
                 candidate.golden.replay_at(candidate.backend, 1, between)
             proved_forms.add(form)
-            seconds = growing.expected_s(size) if is_proved else {}
-            skipped = growing.full_lengths | seconds.keys()
-            seconds |= _warm_at(candidate, size, batches, between, skipped)
+            same = _worth_it(candidate, batches, growing)
+            seconds = _warm_at(candidate, size, same, between, growing)
             for length, took_s in seconds.items():
                 times.setdefault(length, {})[size] = took_s
             if not growing.record(size, seconds):
@@ -292,14 +285,12 @@ class PlannedBackend:
         rounds: dict[int, dict[Form, list[float]]] = {}
         contestants = list(self._loaded_forms)
         for size, batches in batches_by_size:
-            enough = growing.full_lengths
+            same = _worth_it(self._loaded_forms[contestants[0]], batches, growing)
             seconds: dict[int, float] = {}  # the fastest form's, by length
             for form in tuple(contestants):
                 candidate = self._loaded_forms[form]
                 try:
-                    for length, took_s in _warm_at(
-                        candidate, size, batches, between, enough
-                    ).items():
+                    for length, took_s in _warm_at(candidate, size, same, between, growing).items():
                         seconds[length] = min(took_s, seconds.get(length, took_s))
                 except ModelError as error:
                     if len(self._loaded_forms) == 1:
@@ -309,7 +300,6 @@ class PlannedBackend:
                     for times_by_form in rounds.values():
                         times_by_form.pop(form, None)
                     contestants.remove(form)
-            same = _less(batches, self._loaded_forms[contestants[0]], enough)
             runs = {form: _runner(self._loaded_forms[form].backend, same) for form in contestants}
             threads = self._processor.threads if self._processor.kind == "cpu" else None
             new_times = take_turns(
@@ -329,25 +319,29 @@ class PlannedBackend:
             close_safely(self._loaded_forms.pop(form).backend)
 
 
-def _less(batches: Sequence[Arrays], candidate: Candidate, skip: Collection[int]) -> list[Arrays]:
-    """The batches without those of some lengths."""
-    return [batch for batch in batches if candidate.golden.length(batch) not in skip]
+def _worth_it(
+    candidate: Candidate, batches: Sequence[Arrays], growing: GrowthByLength
+) -> list[Arrays]:
+    """The batches of lengths that are worth running at their size."""
+    return [
+        batch for batch in batches if candidate.golden.length(batch) not in growing.full_lengths
+    ]
 
 
 def _warm_at(
     candidate: Candidate,
     size: int,
-    batches: Sequence[Arrays],
+    same: Sequence[Arrays],
     between: Between,
-    skip: Collection[int],
+    growing: GrowthByLength,
 ) -> dict[int, float]:
-    """Warm a form at one size and replay the golden examples on it, except at some lengths.
+    """Warm a form at one size and replay the golden examples on it.
 
     Returns:
         length -> seconds of a forward.
     """
-    candidate.backend.warm_up(_less(batches, candidate, skip), between)
-    return candidate.golden.replay_at(candidate.backend, size, between, skip)
+    candidate.backend.warm_up(same, between)
+    return candidate.golden.replay_at(candidate.backend, size, between, growing.full_lengths)
 
 
 def _runner(backend: Backend, batches: Sequence[Arrays]) -> Callable[[], object]:

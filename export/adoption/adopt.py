@@ -158,7 +158,7 @@ def _adopt_file(args: argparse.Namespace) -> Adoption:
         inputs=inputs,
         outputs=served_outputs,
         codec=codec,
-        build=functools.partial(_build, args.file, digest, len(inputs), ways, [module]),
+        build=functools.partial(_build, args.file, digest, len(inputs), ways),
         train=None,
         random_inputs=samples.random_inputs,
         golden_inputs=samples.golden_inputs,
@@ -178,21 +178,16 @@ def _options(inputs: Sequence[TensorSpec]) -> str:
     return " ".join(f"--input '{spec}'" for spec in inputs)
 
 
-def _build(
-    file: Path,
-    digest: bytes,
-    inputs: int,
-    ways: Sequence[outputs.Way] | None,
-    kept: list[nn.Module],
-) -> nn.Module:
-    """Take the model that was read out of `kept`; later calls read the file again.
-
-    Nothing else keeps a model, which may be large, in memory.
+def _build(file: Path, digest: bytes, inputs: int, ways: Sequence[outputs.Way] | None) -> nn.Module:
+    """Read the model again, so that nobody has to keep a large one in memory.
 
     Raises:
         ExportError: if the file has changed.
     """
-    module = kept.pop() if kept else _read_again(file, digest)
+    source = _open(file)
+    if _digest(source) != digest:
+        raise ExportError(f"{file.name} changed while it was adopted: run the command again")
+    module = _module(source)
     if isinstance(module, OnnxModule):
         return serving(module, [str(name) for _, name in ways] if ways else module.names)
     if ways is None:
@@ -204,13 +199,6 @@ def _build(
         return to_torchscript(wrapper, (), "script")
     except RuntimeError as error:
         raise ExportError(f"the model's outputs cannot be told apart: {reason(error)}") from error
-
-
-def _read_again(file: Path, digest: bytes) -> nn.Module:
-    source = _open(file)
-    if _digest(source) != digest:
-        raise ExportError(f"{file.name} changed while it was adopted: run the command again")
-    return _module(source)
 
 
 def _digest(source: _Source) -> bytes:

@@ -79,6 +79,7 @@ class Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._overdue: float | None = None  # the `_due` that has passed
+        self._stops = False
 
     # What asyncio and the server call.
 
@@ -132,15 +133,14 @@ class Connection(asyncio.Protocol):
         self.reader.go_on()
 
     def shutdown(self) -> None:
-        """Close behind the answers to all that has arrived, because the server stops."""
+        """Close an idle connection, and others behind the next answer, because the server stops."""
         if not self.writer.can_answer:
             return
+        self._stops = True
         request = self.request
         if request is not None and not request.response_complete:
             request.keep_alive = False
-        elif self.reader.ahead is not None:  # it waits for its turn
-            self.loop.call_later(AGAIN_S, self.shutdown)
-        else:
+        elif not self.reader.ahead:  # otherwise a request waits for its turn
             self.transport.close()
 
     def give_up(self) -> None:
@@ -228,9 +228,11 @@ class Connection(asyncio.Protocol):
         if endpoint is not None:
             self._chosen = endpoint, head.headers
             exchange = self.request = Exchange(self, head, endpoint)
+            exchange.keep_alive = not self._stops
             exchange.open(head.fields)
         else:
             cycle = self.request = Cycle(self, head)
+            cycle.keep_alive = cycle.keep_alive and not self._stops
             cycle.start()
 
     def on_body(self, body: bytes) -> None:

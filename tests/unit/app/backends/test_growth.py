@@ -38,24 +38,3 @@ def test_saving_is_compared_with_the_best_so_far() -> None:
     assert growth.goes_on(2, second_s)
     assert growth.goes_on(4, 2 * second_s)
     assert not growth.goes_on(8, 4 * second_s)
-
-
-@pytest.mark.parametrize(
-    ("item_ms", "expected_ms"),
-    [
-        ([60], None),
-        ([60, 55], 220),  # a larger batch gains little
-        ([60, 40], None),
-        ([20, 18], None),  # quick enough to run
-        ([60, 75], None),  # other work delayed it
-        ([60, 55, 55], 440),
-    ],
-)
-def test_seconds_of_a_slow_batch_follow_from_two_smaller_ones(
-    item_ms: list[float], expected_ms: float | None
-) -> None:
-    growth = Growth()
-    for power, ms in enumerate(item_ms):
-        growth.goes_on(1 << power, ms / 1000 * (1 << power))
-    seconds = growth.expected_s(1 << len(item_ms))
-    assert seconds == (None if expected_ms is None else pytest.approx(expected_ms / 1000))

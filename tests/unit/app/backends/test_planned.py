@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -135,20 +134,6 @@ class TestSlow:
         assert backend.warm_up(WARMED).largest == 4
         assert max(len(values) for fake in stage.fakes.values() for values in fake.batches) == 4
         assert stage.ran(backend, 4) == B
-
-    def test_sizes_that_export_proved_do_not_run_if_their_times_follow(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        watch = Stopwatch(monkeypatch)
-        clock = SimpleNamespace(perf_counter=lambda: watch.now)
-        monkeypatch.setattr("app.backends.golden.time", clock)
-        stage = Stage(watch)
-        stage.add(A, lambda size: 60 * MS * size)
-        backend = stage.backend(steps((8, A)))
-        backend.load()
-        warm_up = backend.warm_up(WARMED)
-        assert max(map(len, stage.fakes[A].batches)) == 2
-        assert warm_up.seconds[0] == pytest.approx({1: 0.06, 2: 0.12, 4: 0.24})
 
     def test_other_replicas_stop_at_the_same_size(self, stage: Stage) -> None:
         stage.add(A, lambda size: 200 * MS * size)

@@ -246,8 +246,9 @@ class TestEnd:
             connection.shutdown()
             assert await wire.rest() == b""
 
-    async def test_requests_that_await_their_turn_at_a_stop(
-        self, models: Path, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("path", ["/predict", "/models/nope/predict", "/predict?"])
+    async def test_a_request_that_awaits_its_turn_at_a_stop_gets_the_last_answer(
+        self, models: Path, monkeypatch: pytest.MonkeyPatch, path: str
     ) -> None:
         async with listening(models) as server:
             wire = await server.connect()
@@ -256,13 +257,12 @@ class TestEnd:
             waiting: list[Participant] = []
             with monkeypatch.context() as patched:
                 patched.setattr(server.service.turns, "wait", waiting.append)
-                wire.send(READY + READY)
+                wire.send(READY + request(path) + READY)
                 await until(lambda: bool(waiting) and connection.is_answered)
                 connection.shutdown()
-            await asyncio.sleep(0.05)  # longer than until a second look
             server.service.turns.wait(*waiting)
-            for _ in range(2):
-                assert (await wire.answer()).status == 200
+            assert (await wire.answer()).status == 200
+            assert (await wire.answer())["connection"] == "close"
             assert await wire.rest() == b""
 
     async def test_a_stalled_body_at_a_stop(self, models: Path) -> None:
