@@ -137,3 +137,15 @@ def test_callers_wait_for_descriptors(models: Path, log: Path) -> None:
         assert "Traceback" not in server.log
         server.signal()
         assert server.exit_code() == 0
+
+
+def test_a_server_without_descriptors_stops_in_time(models: Path, log: Path) -> None:
+    with running(models, log, workers="2", log_format="json", head_timeout_s="60") as server:
+        for pid in started(log):
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (LIMIT, LIMIT))
+        with contextlib.ExitStack() as stack:
+            for _ in range(2 * IDLE):
+                stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            server.wait_for_log("cannot_accept")
+            server.signal()
+            assert server.exit_code() == 0

@@ -1,4 +1,4 @@
-"""Each rule on a real server, by both paths."""
+"""Each rule on a real server, by both paths; those about framing with two workers, too."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tests.artifacts import write_artifact
 from tests.e2e.server import Server, running
 from tests.http.rules import (
     BODY,
+    FRAMING,
     HOST,
     JSON,
     LENGTH,
@@ -24,6 +25,7 @@ from tests.http.rules import (
     RULES,
     SMUGGLED,
     START,
+    Rule,
 )
 from tests.integration.wire import Wire, WireAnswer, ask_for, request
 
@@ -33,11 +35,22 @@ README = Path(__file__).with_name("README.md")
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("http")
-    write_artifact(folder / "models", "double")
-    with running(folder / "models", folder / "log") as made:
-        yield made
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("http")
+    write_artifact(root / "models", "double")
+    return root
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Server]:
+    with running(folder / "models", folder / "log") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def two_workers(folder: Path) -> Iterator[Server]:
+    with running(folder / "models", folder / "log of two", workers="2") as started:
+        yield started
 
 
 @contextlib.asynccontextmanager
@@ -56,7 +69,16 @@ def id_of(answer: WireAnswer) -> str:
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("name", RULES)
 async def test_rule(server: Server, name: str, path: str) -> None:
-    rule = RULES[name]
+    await check(server, RULES[name], path)
+
+
+@pytest.mark.parametrize("name", FRAMING)
+async def test_framing_rule_with_two_workers(two_workers: Server, name: str) -> None:
+    """One path is enough: a worker reads requests as a server of one process does."""
+    await check(two_workers, RULES[name], "fast")
+
+
+async def check(server: Server, rule: Rule, path: str) -> None:
     async with connected(server) as wire:
         if path == "fast":  # where its head is known, what comes may still differ from it
             for _ in range(2):

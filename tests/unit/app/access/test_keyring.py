@@ -167,6 +167,17 @@ class TestChange:
         await until(partial(rig.holds, SECOND))
         following.cancel()
 
+    @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
+    def test_file_that_becomes_something_else_changes_nothing(
+        self, rig: Rig, make: Callable[[Path], None]
+    ) -> None:
+        os.unlink(rig.file)
+        make(rig.file)
+        with capture_logs() as logs:
+            for _ in range(3):
+                assert rig.knows(FIRST)
+        self.check_told_once(logs)
+
     def test_file_that_could_not_be_read_is_read_again_without_a_change(
         self, rig: Rig, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -115,6 +115,19 @@ def test_a_larger_share_of_bad_rows_than_allowed_is_a_failure(
     assert bulk("double", "most.parquet", "--resume", "--max-bad", 0.6) == 0
 
 
+def test_a_resumed_run_counts_the_bad_rows_of_all_parts(
+    bulk: Bulk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pq.write_table(pa.table({"input": [[1.0]] * 6 + [GOOD] * 4}), "in.parquet")
+    shards = ("--rows-per-shard", 2)
+    assert bulk("double", "in.parquet", *shards, "--max-errors", 4) == 3
+    capsys.readouterr()
+    assert bulk("double", "in.parquet", *shards, "--resume") == 1
+    told = capsys.readouterr().err
+    assert "4 rows in" in told
+    assert "6 of 10 rows are bad, --max-bad allows 0.5" in told
+
+
 def test_invalid_lines_do_not_affect_others(bulk: Bulk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "MAX_LINE_BYTES", 200)
     good, other = {"input": GOOD}, {"x": GOOD, "id": "b"}

@@ -129,3 +129,11 @@ def test_lines_cannot_be_copied(bulk: Bulk, capsys: pytest.CaptureFixture[str]) 
     Path("in.jsonl").write_text('{"x": [1, 2], "y": 1}\n')
     assert bulk("double", "in.jsonl", "--keep", "y") == 2
     assert "--keep works with Parquet and CSV only" in capsys.readouterr().err
+
+
+def test_a_run_with_other_columns_is_another_run(
+    bulk: Bulk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bulk("double", write("parquet"), "--columns", "x=age,income") == 0
+    assert bulk("double", "in.parquet", "--columns", "x=income,age", "--resume") == 2
+    assert "columns" in capsys.readouterr().err

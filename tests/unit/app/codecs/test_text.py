@@ -136,6 +136,15 @@ def test_fully_masked_rows_are_refused() -> None:
         CODEC.decode_arrays(rows)
 
 
+def test_text_with_token_ids_beyond_the_model() -> None:
+    inputs = [text_manifest().inputs[0].model_copy(update={"minimum": 0, "maximum": 5})]
+    manifest = text_manifest()
+    manifest = manifest.model_copy(update={"inputs": (*inputs, *manifest.inputs[1:])})
+    codec = codec_for(manifest, lambda _: tiny_tokenizer())
+    assert arrays(codec.decode("a"))[0] == ids("[CLS]", "a", "[SEP]")
+    assert "5" in refused(codec, "a dog")
+
+
 def test_tokenizer_panic_is_a_client_error() -> None:
     fields = orjson.loads(tiny_tokenizer())
     fields["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "BAAAAP////8="}

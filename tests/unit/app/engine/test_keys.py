@@ -74,3 +74,10 @@ def test_keys_are_equal_exactly_if_items_are(one: Arrays, other: Arrays) -> None
     assert (key(one) == key(other)) is _same(one, other)
     copies = {name: array.copy() for name, array in one.items()}
     assert key(copies) == key(one)
+
+
+def test_zeros_and_nans_differ_by_their_bits() -> None:
+    bits = [0x00000000, 0x80000000, 0x7FC00000, 0x7FC00001, 0xFFC00000, 0x7F800001]
+    items = [{"x": np.array([pattern], np.uint32).view(np.float32)} for pattern in bits]
+    assert len({key(each) for each in items}) == len(bits)
+    assert [key(each) for each in items] == [key(each) for each in items]

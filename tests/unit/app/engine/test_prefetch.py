@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from app.engine.batch_policy import Ahead, BatchLimits, Decision, decide_ahead
-from app.errors import ReplicaError
+from app.errors import DeviceLost, ReplicaError
+from app.types import Arrays
 from tests.unit.app.engine.harness import DEFAULT, Rig, rig, turns, until, values
 from tests.unit.app.engine.launching import LaunchingFake
 from tests.unit.app.engine.simulation import Simulation, simulation
@@ -161,6 +162,22 @@ class TestReplicaThread:
             assert [values(await task) for task in tasks] == [[2 * n] for n in range(8)]
             assert device(r).most_launched == 2
             assert r.backend.batches == [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+    async def test_lost_device_leaves_no_caller_waiting(self) -> None:
+        lost = False
+
+        def script(_: Arrays) -> None:
+            if lost:
+                raise DeviceLost("it is gone")
+
+        async with rig(scripts=(script,), max_batch_size=2) as r:
+            r.backend.gate.clear()
+            tasks = [r.start(n) for n in range(4)]
+            await until(lambda: device(r).most_launched == 2)
+            lost = True
+            r.backend.gate.set()
+            answers = [values(await task)[0] for task in tasks]
+            assert answers == ["backend_failed"] * 4
 
     async def test_abandoned_thread_fails_both_batches(self) -> None:
         async with rig(max_batch_size=2) as r:
