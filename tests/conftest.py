@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import multiprocessing
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -60,6 +61,17 @@ def pytest_sessionstart() -> None:
     from models import timing
 
     timing.TRIES = timing.PATIENCE = 1
+
+
+@pytest.fixture(autouse=True)
+def _sigint() -> Iterator[None]:
+    """Give SIGINT its usual handler: if it is ignored here, processes of tests ignore it too.
+
+    A test of a program may have set another one, and workers of pytest-xdist may ignore it.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:

@@ -137,11 +137,14 @@ class Connection(asyncio.Protocol):
         if not self.writer.can_answer:
             return
         self._stops = True
-        request = self.request
+        request, ahead = self.request, self.reader.ahead
         if request is not None and not request.response_complete:
-            request.keep_alive = False
-        elif not self.reader.ahead:  # otherwise a request waits for its turn
+            if not request.has_begun:  # otherwise its head did not say that it is the last
+                request.keep_alive = False
+        elif ahead is None:
             self.transport.close()
+        elif not len(ahead):  # what the client has sent is read in turn
+            self.loop.call_later(AGAIN_S, self.shutdown)
 
     def give_up(self) -> None:
         """Answer a request whose body is incomplete, because the server stops now."""
@@ -251,6 +254,9 @@ class Connection(asyncio.Protocol):
         """Wait for the next request, or for the rest of a body that is no longer wanted."""
         self.host.state.total_requests += 1
         if not self.writer.can_answer:
+            return
+        if self._stops and self.reader.ahead is None:
+            self.close_behind_answer()
             return
         if self.reader.is_paused:  # the application has left a body unread
             self.reader.resume()

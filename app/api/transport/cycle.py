@@ -101,6 +101,11 @@ class Cycle:
     def on_body_pending(self) -> None:
         """The application limits the time for a body."""
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the head of the answer has been written."""
+        return self._is_started
+
     def reject(self, error: TorchlaneError) -> None:
         """Answer with an error, unless the body is complete, and then close."""
         self.keep_alive = False

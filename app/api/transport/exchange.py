@@ -169,6 +169,11 @@ class Exchange:
             late = DeadlineExceeded(BODY_LATE)
             self._timer = self._connection.loop.call_later(max(0.0, left_s), self._fail, late)
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the head of the answer may have been written."""
+        return self._is_decided
+
     def reject(self, error: TorchlaneError) -> None:
         """Answer with an error and read nothing more from the connection."""
         self.keep_alive = False

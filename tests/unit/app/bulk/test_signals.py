@@ -27,11 +27,9 @@ def test_a_signal_that_another_thread_gets_interrupts_the_wait_for_rows() -> Non
     model: Any = SimpleNamespace(devices=())
     answers: Any = None
     stages = LocalStages(model, answers)
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # workers of xdist ignore it
     try:
         with pytest.raises(KeyboardInterrupt):
             list(stages.run(0, blocks))
     finally:
-        signal.signal(signal.SIGINT, handler)
         over.set()
         assert stages.close()
