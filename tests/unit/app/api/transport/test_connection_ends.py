@@ -265,6 +265,27 @@ class TestEnd:
             assert (await wire.answer())["connection"] == "close"
             assert await wire.rest() == b""
 
+    async def test_a_request_behind_an_answer_that_has_begun_is_answered_at_a_stop(
+        self, models: Path
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        async with listening(models, make_backend=large_for_five(LARGE)) as server:
+            with socket.create_connection(("127.0.0.1", server.port)) as slow:
+                slow.setblocking(False)
+                await loop.sock_sendall(slow, ask_for(5))
+                await until(lambda: any(each.writer.is_paused for each in server.connections))
+                await loop.sock_sendall(slow, ask_for(6))
+                (connection,) = server.connections
+                await until(lambda: connection.reader.ahead is not None)
+                connection.shutdown()
+                received = b""
+                while piece := await loop.sock_recv(slow, 1 << 24):
+                    received += piece
+        first, _, second = received.partition(b"}HTTP/1.1 200 OK")
+        assert b"connection: close" not in first[:1000]
+        assert b"connection: close" in second
+        assert second.endswith(b'"double","version":1,"prediction":{"outputs":{"y":[12.0,4.0]}}}')
+
     async def test_a_stalled_body_at_a_stop(self, models: Path) -> None:
         async with listening(models) as server:
             wire = await server.connect()
