@@ -64,13 +64,11 @@ def pytest_sessionstart() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _sigint() -> Iterator[None]:
+def _sigint() -> None:
     """Give SIGINT its usual handler: if it is ignored here, processes of tests ignore it too.
 
     A test of a program may have set another one, and workers of pytest-xdist may ignore it.
     """
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

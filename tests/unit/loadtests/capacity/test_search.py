@@ -12,7 +12,7 @@ HIGHEST = 20_000
 def searched(
     capacity: float, served_per_s: float, budget_s: float = 120.0
 ) -> tuple[CapacityEstimate, list[TrialStep]]:
-    """Search from 100/s; above its capacity the server answers only so many requests."""
+    """Search from 100/s; above its capacity the server rejects the rest."""
     lengths, left_s, steps = Lengths.within(budget_s), budget_s, list[TrialStep]()
     search = Search(lengths, start_per_s=100, lowest_per_s=1, highest_per_s=HIGHEST)
     step: TrialStep | None = search.warm_up()
