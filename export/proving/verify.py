@@ -28,7 +28,7 @@ from models.manifest import Difference, Parity
 from models.tensors import Array, TensorSpec, Tolerance, stack
 from models.timing import MIN_ROUNDS, time_interleaved
 
-MOST_PACED = 8  # items in a batch whose time is compared with eager's
+MOST_PACED = 2  # items in a batch whose time is compared with eager's
 QUICK_S = 0.01
 # The share of a lossy tolerance by which a form's answers to an item alone, in a batch and padded
 # may differ. Kernels add in another order: one unit in the last place of bf16 is up to 0.8 %, which
