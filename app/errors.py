@@ -3,6 +3,9 @@
     client --> api --> codec --> engine: cache, flight, queue --> replica --> backend --> model
            (1)    (2)       (3)                              (4)         (5)         (6)
 
+    client --> api --> process of a handler --> models, as above
+           (1)    (7)
+
 TorchlaneError
 |-- CallerError                the request is at fault; a retry does not help
 |   |-- MalformedRequest       (1) the data received is not HTTP
@@ -29,11 +32,15 @@ TorchlaneError
 |   |-- ModelNotReady          (3) the model is loading, or all its replicas are broken
 |   |-- NotRecorded            (1) a profile could not be written to the temporary folder
 |   |-- ShuttingDown           (3) the process is draining
-|   `-- DeadlineExceeded       (3) the request's deadline has passed
+|   |-- DeadlineExceeded       (3) the request's deadline has passed
+|   `-- HandlerTimeout         (7) the request's time has passed in the code of a handler
 |-- ItemFailed                 the outcome of one item; other items of its batch have their own
 |   |-- BackendFailed          (6) the model, or its replicas, failed on this item
 |   |-- NonFiniteOutput        (6) the model returned NaN or infinity
-|   `-- InvalidItem            (2) the item does not fit the manifest, and fails alone
+|   |-- InvalidItem            (2) the item does not fit the manifest, and fails alone
+|   |-- HandlerFailed          (7) the code of a handler raised an exception, or cannot be loaded
+|   |-- HandlerDied            (7) the process of a handler ended before it answered
+|   `-- HandlerMemory          (7) the process of a handler was ended: it took too much memory
 |-- BackendError               raised by a backend; never reaches a caller unchanged
 |   |-- ModelError             (6) this batch made the model fail; the replica still works
 |   |   `-- OutOfMemory        (6) the batch did not fit into the device's memory; a smaller one may
@@ -232,6 +239,12 @@ class DeadlineExceeded(Unavailable):
     code = "deadline_exceeded"
 
 
+class HandlerTimeout(Unavailable):
+    """The time of a request has passed while the code of a handler ran."""
+
+    code = "handler_timeout"
+
+
 class ItemFailed(TorchlaneError):
     """The outcome of one item."""
 
@@ -263,6 +276,34 @@ class InvalidItem(ItemFailed):
     """The item does not fit the model, in a batch whose caller wants the answers to the others."""
 
     code = "invalid_input"
+
+
+class HandlerFailed(ItemFailed):
+    """The code of a handler raised an exception, returned what cannot be sent, or cannot be loaded.
+
+    Args:
+        message: says which; of a handler that cannot be loaded, with the reason.
+        reason: type and message of the exception of a request. It may contain paths, code or data,
+            so callers see it only if a setting allows it.
+    """
+
+    code = "handler_failed"
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class HandlerDied(ItemFailed):
+    """The process of a handler ended, or was ended, before it answered."""
+
+    code = "handler_died"
+
+
+class HandlerMemory(ItemFailed):
+    """The process of a handler was ended because it took more memory than its limit."""
+
+    code = "handler_memory"
 
 
 class BackendError(TorchlaneError):

@@ -39,6 +39,10 @@ STATUS: dict[type[errors.TorchlaneError], int] = {
     errors.BackendFailed: 500,
     errors.NonFiniteOutput: 500,
     errors.InvalidItem: 422,
+    errors.HandlerFailed: 500,
+    errors.HandlerDied: 500,
+    errors.HandlerMemory: 500,
+    errors.HandlerTimeout: 504,
     errors.ArtifactInvalid: 500,
 }
 INTERNAL_MESSAGE = "internal error; the server's log has this request's id"
