@@ -10,6 +10,7 @@ from typing import BinaryIO, NamedTuple, Protocol
 from pydantic import ValidationError
 
 from models.contained import FileRejected, open_inside, printable, read_inside, size_of
+from models.handlers import HandlerManifest, is_handler
 from models.manifest import (
     DIGEST_FILE,
     MANIFEST_FILE,
@@ -48,6 +49,16 @@ class Untrusted(IntegrityError):
     """The manifest has no signature from a trusted key."""
 
 
+class NotAModel(IntegrityError):
+    """The artifact is intact, but it is a handler where a model is needed."""
+
+    def __init__(self, manifest: HandlerManifest) -> None:
+        super().__init__(
+            f"{manifest.model}/{manifest.version} is a handler, which has no network: this needs a "
+            "model"
+        )
+
+
 class Verifier(Protocol):
     """Checks whether a manifest was signed by a trusted key."""
 
@@ -66,8 +77,16 @@ class Verifier(Protocol):
         """
 
 
+class IntactAny(NamedTuple):
+    """An unaltered artifact of a model or of a handler; see `Intact`."""
+
+    manifest: Manifest | HandlerManifest
+    digest: str
+    signed_by: str | None
+
+
 class Intact(NamedTuple):
-    """An unaltered artifact.
+    """An unaltered artifact of a model.
 
     Attributes:
         digest: SHA-256 of the manifest in hex, which identifies the whole artifact.
@@ -85,6 +104,22 @@ def read_artifact(
     verifier: Verifier | None = None,
     expected: str | None = None,
 ) -> Intact:
+    """Check an artifact that must be a model's; see `read_any_artifact`.
+
+    Raises:
+        NotAModel: if it is a handler's.
+        OtherDigest, IntegrityError: see `read_any_artifact`.
+    """
+    manifest, digest, signed_by = read_any_artifact(folder, root, verifier, expected)
+    return Intact(_model(manifest), digest, signed_by)
+
+
+def read_any_artifact(
+    folder: Path,
+    root: Path | None = None,
+    verifier: Verifier | None = None,
+    expected: str | None = None,
+) -> IntactAny:
     """Check the signature and every digest; read all files, large ones in pieces.
 
     Until the signature is verified, only the manifest and its signature are opened, and the
@@ -117,16 +152,23 @@ def read_artifact(
     manifest = _parse(text)
     for name, file in manifest.files.items():
         _check_file(folder, name, file, root)
-    return Intact(manifest, digest, signed_by)
+    return IntactAny(manifest, digest, signed_by)
 
 
 def read_manifest(folder: Path, root: Path | None = None) -> Manifest:
-    """Read only the manifest, without any check, for estimates.
+    """Read only the manifest of a model, without any check, for estimates.
 
     Raises:
+        NotAModel: if it is a handler's.
         IntegrityError: if it cannot be read.
     """
-    return _parse(_read(folder, MANIFEST_FILE, MAX_MANIFEST_BYTES, root))
+    return _model(_parse(_read(folder, MANIFEST_FILE, MAX_MANIFEST_BYTES, root)))
+
+
+def _model(manifest: Manifest | HandlerManifest) -> Manifest:
+    if isinstance(manifest, HandlerManifest):
+        raise NotAModel(manifest)
+    return manifest
 
 
 def read_verified(folder: Path, name: str, expected: FileDigest) -> bytes:
@@ -210,13 +252,14 @@ def _unreadable(name: str, error: OSError | FileRejected) -> IntegrityError:
     return IntegrityError(str(error))
 
 
-def _parse(text: bytes) -> Manifest:
+def _parse(text: bytes) -> Manifest | HandlerManifest:
     try:
         check_manifest_size(text)
     except ValueError as error:
         raise IntegrityError(f"{MANIFEST_FILE} {error}") from error
+    kind = HandlerManifest if is_handler(text) else Manifest
     try:
-        return Manifest.model_validate_json(text)
+        return kind.model_validate_json(text)
     except ValidationError as error:
         if error.error_count() > MAX_MISTAKES:  # to list them would take long, and much memory
             raise IntegrityError(

@@ -1,0 +1,194 @@
+"""The contract of a handler's artifact: a user's Python code that runs around served models.
+
+Its manifest is in `manifest.json`, as a model's is, and says in its second field that it is a
+handler's. The code is in one archive, so that every file of an artifact stays in one folder.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+import math
+import re
+import zipfile
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, JsonValue, model_validator
+
+from models.archive import ArchiveError, check_archive, read_entries
+from models.manifest import DIGEST_FILE, MANIFEST_FILE, SIGNATURE_FILE, FileDigest
+from models.parts import Part
+from models.tensors import FileName, Name
+
+CODE_FILE = "handler.zip"
+MAX_CODE_BYTES = 256 << 20  # code, and small files that it reads; weights belong into models
+JSON = "application/json"
+# `kind` is always the second field: the kind is known before tens of megabytes are parsed.
+_BEGINNING = re.compile(rb'\s*\{\s*"schema_version"\s*:\s*[0-9]+\s*,\s*"kind"\s*:')
+# Of numbers in JSON answers: models may answer in another precision on another processor.
+RELATIVE, ABSOLUTE = 1e-3, 1e-5
+MAX_DEPTH = 4  # handlers that call each other, the first one included
+
+Entry = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]{0,127}:[A-Za-z_]\w{0,127}$")]
+
+
+class CalledModel(Part):
+    """A model that the handler calls; `version` is the only one that it may have, None: any."""
+
+    name: Name
+    version: int | None = Field(default=None, ge=1)
+
+    def __str__(self) -> str:
+        return self.name if self.version is None else f"{self.name}/{self.version}"
+
+
+class HandlerLimits(Part):
+    """The limits of a handler.
+
+    Attributes:
+        processes: the processes that run its code, in each process of the server.
+        concurrency: requests that run at once in a process; a batch counts as one.
+        seconds: the longest time of one request.
+        memory_bytes: resident memory of one process with its children.
+        max_batch_size: the most requests for one `predict_batch`; 1: it has `predict`.
+        queue_limit: the most requests that wait for a process.
+        body_bytes: the largest body; None: the server's limit.
+    """
+
+    processes: int = Field(default=1, ge=1, le=64)
+    concurrency: int = Field(default=8, ge=1, le=1024)
+    seconds: float = Field(default=30.0, gt=0, le=3600, allow_inf_nan=False)
+    memory_bytes: int = Field(default=2 << 30, ge=32 << 20)
+    max_batch_size: int = Field(default=1, ge=1, le=4096)
+    queue_limit: int = Field(default=256, ge=1, le=65_536)
+    body_bytes: int | None = Field(default=None, ge=1)
+
+
+class HandlerExample(Part):
+    """A request, and the answer that the handler gave at export; both bodies are files."""
+
+    request: FileName
+    media_type: str = Field(max_length=256)
+    answer: FileName
+    status: int = Field(ge=200, le=399)
+    answer_type: str = Field(max_length=256)
+
+
+class HandlerManifest(Part):
+    """The whole contract of one version of one handler."""
+
+    schema_version: Literal[2]
+    kind: Literal["handler"]
+    model: Name
+    version: int = Field(ge=1)
+    description: str
+    entry: Entry = Field(description="module and class")
+    models: tuple[CalledModel, ...] = ()
+    media_types: tuple[str, ...] = Field(
+        default=(), description="of the bodies of its examples; it may take others"
+    )
+    limits: HandlerLimits
+    golden: tuple[HandlerExample, ...] = Field(min_length=1)
+    python_version: str
+    packages: dict[str, str] = Field(
+        default_factory=dict, description="versions of the packages that it had imported at export"
+    )
+    files: dict[FileName, FileDigest]
+    created_at: dt.datetime
+    git_commit: str | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if own := {MANIFEST_FILE, DIGEST_FILE, SIGNATURE_FILE} & set(self.files):
+            raise ValueError(
+                f"{', '.join(sorted(own))} cannot have a digest in the manifest itself"
+            )
+        needed = [CODE_FILE]
+        needed += [file for each in self.golden for file in (each.request, each.answer)]
+        if missing := [name for name in needed if name not in self.files]:
+            raise ValueError(f"{missing[0]!r} has no digest")
+        names = [each.name for each in self.models]
+        if len(set(names)) != len(names):
+            raise ValueError(f"each model may be named once, got {names}")
+        if self.model in names:
+            raise ValueError(f"the handler {self.model!r} cannot call itself")
+        return self
+
+    def public(self) -> dict[str, JsonValue]:
+        """Return the part for clients, without examples and digests."""
+        return self.model_dump(mode="json", exclude={"golden", "files"})
+
+
+def is_handler(text: bytes) -> bool:
+    """Whether the text of a manifest is a handler's, by its first two fields."""
+    return _BEGINNING.match(text) is not None
+
+
+def is_same_answer(expected: bytes, answer: bytes, media_type: str) -> bool:
+    """Whether an answer equals that of an example, which has the same status and media type.
+
+    Numbers of JSON may differ by rounding. Of other types the bytes are not compared: pictures,
+    for example, depend on the version of the library that writes them.
+    """
+    if media_type.partition(";")[0].strip().lower() != JSON:
+        return True
+    try:
+        return _is_close(json.loads(expected), json.loads(answer))
+    except ValueError:
+        return False
+
+
+def _is_close(expected: object, value: object) -> bool:
+    if isinstance(expected, bool) or isinstance(value, bool):
+        return expected is value
+    if isinstance(expected, int | float) and isinstance(value, int | float):
+        return math.isclose(expected, value, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
+    if isinstance(expected, list) and isinstance(value, list):
+        return len(expected) == len(value) and all(map(_is_close, expected, value))
+    if isinstance(expected, dict) and isinstance(value, dict):
+        return expected.keys() == value.keys() and all(
+            _is_close(each, value[name]) for name, each in expected.items()
+        )
+    return expected == value
+
+
+def unpack_code(archive: bytes, folder: Path) -> None:
+    """Write the files of `CODE_FILE` into a folder.
+
+    Raises:
+        ArchiveError: if the archive is damaged, too large, or leads out of the folder.
+        OSError: if a file cannot be written.
+    """
+    file = io.BytesIO(archive)
+    names = check_archive(file, CODE_FILE, of_torch=False)
+    if len(archive) > MAX_CODE_BYTES:
+        raise ArchiveError(f"{CODE_FILE} has {len(archive):,} bytes; at most {MAX_CODE_BYTES:,}")
+    names = [name for name in names if not name.endswith("/")]
+    for name, content in zip(names, read_entries(file, CODE_FILE, names), strict=True):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def pack_code(source: Path) -> bytes:
+    """Return the content of `CODE_FILE` for a file, or for a folder without hidden files.
+
+    Equal sources give equal bytes: it has no times and no owners.
+
+    Raises:
+        OSError: if a file cannot be read.
+    """
+    if source.is_dir():
+        paths = sorted(each for each in source.rglob("*") if each.is_file())
+        files = {each.relative_to(source): each for each in paths}
+    else:
+        files = {Path(source.name): source}
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
+        for name, path in files.items():
+            if not any(part.startswith(".") or part == "__pycache__" for part in name.parts):
+                archive.writestr(zipfile.ZipInfo(name.as_posix()), path.read_bytes())
+    return packed.getvalue()
+
