@@ -1,0 +1,64 @@
+"""Failures that the process of a handler reports, as errors of the server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app import errors
+
+MAX_TEXT = 4000  # characters of a message
+MAX_DETAILS = 20
+DEFAULT_RETRY_S = 1.0
+MAX_WAIT_MS = 1e9
+
+# Errors of a model that a handler did not catch reach its caller as they are, by code.
+PASSED_ON: Mapping[str, type[errors.TorchlaneError]] = {
+    kind.code: kind
+    for kind in (
+        *(errors.InvalidInput, errors.UnsupportedMediaType, errors.NotAcceptable),
+        *(errors.PayloadTooLarge, errors.ModelNotFound, errors.Forbidden, errors.RateLimited),
+        *(errors.Overloaded, errors.ModelNotReady, errors.DeadlineExceeded),
+        *(errors.BackendFailed, errors.NonFiniteOutput, errors.HandlerDied, errors.HandlerMemory),
+        errors.HandlerTimeout,
+    )
+}
+FAILED = "the handler failed; the server's log has the reason, with this request's id"
+
+
+def error_of(meta: Mapping[str, Any]) -> errors.TorchlaneError:
+    """The error of an answer that says that a request failed.
+
+    Args:
+        meta: of the answer; nothing in it is trusted.
+    """
+    message = text_of(meta, "error")
+    kind = PASSED_ON.get(text_of(meta, "code"))
+    if kind is None or not message:
+        return errors.HandlerFailed(FAILED, message)
+    if issubclass(kind, errors.RetryLater):
+        wait_ms = meta.get("retry_after_ms")
+        if isinstance(wait_ms, int | float) and 0 <= wait_ms < MAX_WAIT_MS:
+            return kind(message, wait_ms / 1000)
+        return kind(message, DEFAULT_RETRY_S)
+    return kind(message, _details(meta.get("details")))
+
+
+def text_of(meta: Mapping[str, Any], name: str) -> str:
+    """A field of a frame's meta, bounded; empty if it is not a text."""
+    value = meta.get(name)
+    return value[:MAX_TEXT] if isinstance(value, str) else ""
+
+
+def _details(value: object) -> Sequence[errors.Detail]:
+    if not isinstance(value, list):
+        return ()
+    return [
+        {
+            name[:MAX_TEXT]: each[:MAX_TEXT] if isinstance(each, str) else each
+            for name, each in detail.items()
+            if isinstance(each, str | int | float)
+        }
+        for detail in value[:MAX_DETAILS]
+        if isinstance(detail, dict)
+    ]

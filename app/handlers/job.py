@@ -1,0 +1,125 @@
+"""Requests that a pool has accepted, and how their callers get the answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+import structlog
+
+from app.errors import Abandoned
+from app.handlers.contract import HandlerAnswer, HandlerRequest
+
+LOG = structlog.get_logger(__name__)
+
+
+class Owner(Protocol):
+    """Whoever runs jobs."""
+
+    def settled(self, job: Job) -> None:
+        """A job is settled: by its answer, by an error, or because its caller has left."""
+
+
+class Job:
+    """Implements `HandlerJob`.
+
+    Args:
+        request: of the caller.
+        owner: is told when it is settled.
+        began: when the request came, on `time.monotonic`.
+
+    Attributes:
+        is_settled: see `HandlerJob`.
+        started: when it went to a process; 0 before that.
+        run: what it runs in; None before that.
+        error: why there is no answer.
+        timer: ends it at its deadline.
+    """
+
+    __slots__ = (
+        "_answer",
+        "_owner",
+        "_then",
+        "began",
+        "error",
+        "is_settled",
+        "request",
+        "run",
+        "started",
+        "timer",
+    )
+
+    def __init__(self, request: HandlerRequest, owner: Owner, began: float) -> None:
+        self.request = request
+        self.began = began
+        self.is_settled = False
+        self.started = 0.0
+        self.run: Run | None = None
+        self.error: Exception | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self._owner = owner
+        self._answer: HandlerAnswer | None = None
+        self._then: Callable[[], None] | None = None
+
+    def when_settled(self, call: Callable[[], None]) -> None:
+        """See `HandlerJob`."""
+        self._then = call
+
+    def abandon(self) -> None:
+        """See `HandlerJob`."""
+        self.fail(Abandoned("the caller disconnected before the answer was ready"))
+
+    def fail(self, error: Exception) -> None:
+        """See `HandlerJob`."""
+        if not self.is_settled:
+            self.error = error
+            self._settle()
+
+    def answer(self, answer: HandlerAnswer) -> None:
+        """End the wait with an answer. Harmless if the wait has ended."""
+        if not self.is_settled:
+            self._answer = answer
+            self._settle()
+
+    def result(self) -> HandlerAnswer:
+        """See `HandlerJob`."""
+        if self.error is not None:
+            raise self.error
+        if self._answer is None:
+            raise RuntimeError("bug: a job was read before it was settled")
+        return self._answer
+
+    def _settle(self) -> None:
+        self.is_settled = True
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        self._owner.settled(self)
+        then, self._then = self._then, None
+        if then is not None:
+            try:
+                then()
+            except Exception:  # a bug: other jobs must still be settled
+                LOG.exception("answer_failed")
+
+
+class Run:
+    """Jobs that a process runs together, and that take one of its places.
+
+    Attributes:
+        jobs: by number, until the process has answered.
+        live: how many of the jobs still wait.
+        is_held: whether the process has said that the code still runs after it was cancelled.
+        grace: ends the process if the cancelled code does not end.
+        started: when it began, on `time.monotonic`.
+    """
+
+    __slots__ = ("grace", "is_held", "jobs", "live", "started")
+
+    def __init__(self, started: float) -> None:
+        self.jobs: dict[int, Job] = {}
+        self.live = 0
+        self.is_held = False
+        self.grace: asyncio.TimerHandle | None = None
+        self.started = started

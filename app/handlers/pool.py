@@ -1,0 +1,356 @@
+"""The processes of one version of a handler: which request goes where, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import structlog
+
+from app.errors import (
+    DeadlineExceeded,
+    HandlerFailed,
+    HandlerTimeout,
+    ModelNotReady,
+    Overloaded,
+    PayloadTooLarge,
+    ShuttingDown,
+    TorchlaneError,
+)
+from app.handlers.contract import (
+    CallReply,
+    HandlerMetrics,
+    HandlerRequest,
+    HandlerSpec,
+    ModelCall,
+    Plane,
+    PoolLoad,
+)
+from app.handlers.failures import text_of
+from app.handlers.job import Job, Run
+from app.handlers.process import HandlerProcess
+from app.telemetry.line_rate import LineRate
+from torchlane.handlers.frames import TO_HANDLER_BYTES
+
+LOG = structlog.get_logger(__name__)
+READY_S = 300.0  # for import and `setup`
+LOOK_S = 0.25
+STOP_S = 1.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0  # before a restart, doubled each time
+STEADY_S = 10.0  # a process that lived so long is restarted at once
+SHARE = 0.1  # of the latest run in the moving average
+LINES, LINES_PER_S = 20, 5.0  # of failures in the log
+
+
+class ProcessPool:
+    """Implements `HandlerPool`.
+
+    Args:
+        spec: of the handler.
+        plane: answers its calls.
+        metrics: counts what happens.
+        ready_s: seconds that a process may take until it is ready.
+    """
+
+    def __init__(
+        self, spec: HandlerSpec, plane: Plane, metrics: HandlerMetrics, ready_s: float = READY_S
+    ) -> None:
+        self._spec = spec
+        self._plane = plane
+        self._metrics = metrics
+        self._ready_s = ready_s
+        self._processes: list[HandlerProcess] = []
+        self._since: dict[HandlerProcess, float] = {}  # when each was started, or became ready
+        self._queue: dict[Job, None] = {}  # in order
+        self._running: dict[Job, HandlerProcess] = {}
+        self._failures = 0  # processes that ended soon, in a row
+        self._problem: str | None = None  # why no process could be started
+        self._run_s = 0.0  # moving average of a run's seconds
+        self._is_closing = False
+        self._is_draining = False
+        self._wakes = False  # whether batches will be formed at the end of this turn
+        self._started: asyncio.Future[None] | None = None
+        self._emptied: asyncio.Event = asyncio.Event()
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._lines = LineRate(LINES, LINES_PER_S)
+        self._labels: Mapping[str, object] = {"handler": spec.name, "version": spec.version}
+
+    # See `HandlerPool`
+
+    async def start(self) -> None:
+        """See `HandlerPool`."""
+        self._loop = asyncio.get_running_loop()
+        self._started = self._loop.create_future()
+        self._look()
+        for index in range(self._spec.processes):
+            self._launch(index)
+        try:
+            await self._started
+        except HandlerFailed:
+            await self.close()
+            raise
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+
+    def submit(self, request: HandlerRequest) -> Job:
+        """See `HandlerPool`."""
+        now = time.monotonic()
+        try:
+            self._admit(request, now)
+        except TorchlaneError as error:
+            self._metrics.ended(error.code, 0.0, 0.0)
+            raise
+        job = Job(request, self, now)
+        self._queue[job] = None
+        process = None if self._spec.max_batch_size > 1 else self._free_process()
+        if process is not None and len(self._queue) == 1:
+            self._run(process, now)
+        else:
+            job.timer = self._loop.call_later(request.deadline - now, partial(self._late, job))
+            self._wake()
+        return job
+
+    def works(self) -> bool:
+        """See `HandlerPool`."""
+        return self._problem is None and not self._is_closing
+
+    def problem(self) -> str | None:
+        """See `HandlerPool`."""
+        return "the handler is closed" if self._is_closing else self._problem
+
+    def load(self) -> PoolLoad:
+        """See `HandlerPool`."""
+        ready = [each for each in self._processes if each.is_ready]
+        memory = sum(each.memory_bytes for each in self._processes)
+        return PoolLoad(len(self._queue), len(self._running), len(ready), memory)
+
+    async def drain(self, budget_s: float) -> None:
+        """See `HandlerPool`."""
+        self._is_draining = True
+        try:
+            await asyncio.wait_for(self._until_empty(), budget_s)
+        except TimeoutError:
+            self._fail_open()
+
+    async def close(self) -> None:
+        """See `HandlerPool`."""
+        self._is_draining = self._is_closing = True
+        self._fail_open()
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+        await asyncio.gather(*(each.stop(STOP_S) for each in self._processes))
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    # Admission
+
+    def _admit(self, request: HandlerRequest, now: float) -> None:
+        if self._is_draining:
+            raise ShuttingDown(f"the handler {self._spec.name} is being stopped")
+        if self._problem is not None:
+            raise ModelNotReady(f"the handler {self._spec.name} does not work: {self._problem}")
+        if len(request.body) > TO_HANDLER_BYTES:
+            raise PayloadTooLarge(
+                f"the body has {len(request.body)} bytes, a handler takes {TO_HANDLER_BYTES}"
+            )
+        left_s = request.deadline - now
+        if left_s <= 0:
+            raise DeadlineExceeded("the deadline has passed; allow more time or send less")
+        queued = len(self._queue)
+        if queued == 0 and self._free_process() is not None:
+            return
+        spec = self._spec
+        places = max(1, sum(each.is_ready for each in self._processes)) * spec.concurrency
+        runs = sum(len(each.runs) for each in self._processes)
+        # Those that run are on average half done.
+        wait_s = (queued // spec.max_batch_size + runs / 2) / places * self._run_s
+        if queued >= spec.queue_limit:
+            raise Overloaded(
+                f"the queue of the handler {spec.name} is full: {queued} requests wait", wait_s
+            )
+        if wait_s + self._run_s > left_s:
+            raise Overloaded(
+                f"cannot meet the {left_s * 1000:.0f} ms deadline: {queued} requests wait for the "
+                f"handler {spec.name}",
+                wait_s,
+            )
+
+    def _free_process(self) -> HandlerProcess | None:
+        free = [each for each in self._processes if each.can_run]
+        return min(free, key=lambda each: len(each.runs)) if free else None
+
+    def _wake(self) -> None:
+        """Look at the queue at the end of this turn, when more requests may have come."""
+        if not self._wakes:
+            self._wakes = True
+            self._loop.call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._wakes = False
+        while self._queue and (process := self._free_process()) is not None:
+            self._run(process, time.monotonic())
+
+    def _run(self, process: HandlerProcess, now: float) -> None:
+        jobs = [*islice(self._queue, self._spec.max_batch_size)]
+        for job in jobs:
+            del self._queue[job]
+            self._running[job] = process
+            if job.timer is not None:
+                job.timer.cancel()
+            left_s = min(job.request.deadline - now, self._spec.seconds)
+            job.timer = self._loop.call_later(left_s, partial(self._late, job))
+        process.run(jobs, now)
+
+    def _late(self, job: Job) -> None:
+        if job not in self._running:
+            job.fail(DeadlineExceeded("the deadline has passed; allow more time or send less"))
+            return
+        seconds = time.monotonic() - job.started
+        job.fail(HandlerTimeout(f"the handler {self._spec.name} did not answer in {seconds:.3f} s"))
+
+    # What jobs and processes tell
+
+    def settled(self, job: Job) -> None:
+        """See `Owner`."""
+        now = time.monotonic()
+        if job in self._queue:
+            del self._queue[job]
+            queue_s, run_s = now - job.began, 0.0
+        else:
+            process = self._running.pop(job, None)
+            if process is not None and job.run is not None:
+                process.left(job)
+            queue_s, run_s = job.started - job.began, now - job.started
+        error = job.error
+        code = error.code if isinstance(error, TorchlaneError) else "internal"
+        self._metrics.ended("ok" if error is None else code, queue_s, run_s)
+        if not self._queue and not self._running:
+            self._emptied.set()
+
+    def call(
+        self, job: Job | None, call: ModelCall, reply: Callable[[CallReply], None]
+    ) -> Callable[[], None]:
+        """See `Pool`."""
+        if call.model not in self._spec.models:
+            known = ", ".join(self._spec.models) or "none"
+            reply(
+                CallReply(
+                    403,
+                    code="forbidden",
+                    error=f"the handler {self._spec.name} does not name the model "
+                    f"{call.model[:80]!r} in `models`, which has {known}",
+                )
+            )
+            return _nothing
+        return self._plane.call(None if job is None else job.request, call, reply)
+
+    def ready(self, process: HandlerProcess) -> None:
+        """See `Pool`."""
+        self._since[process] = time.monotonic()
+        self._problem = None
+        started = self._started
+        if started is not None and not started.done() and self._all_ready():
+            started.set_result(None)
+        self._wake()
+
+    def free(self, process: HandlerProcess, run: Run) -> None:
+        """See `Pool`."""
+        seconds = time.monotonic() - run.started
+        self._run_s += (seconds - self._run_s) * (SHARE if self._run_s else 1.0)
+        if self._queue:
+            self._dispatch()
+
+    def failed(self, job: Job, meta: Mapping[str, Any]) -> None:
+        """See `Pool`."""
+        if text_of(meta, "code") == "handler_failed" and self._lines.allows(time.monotonic()):
+            LOG.warning(
+                "handler_failed",
+                **self._labels,
+                request_id=job.request.request_id,
+                reason=text_of(meta, "error"),
+                where=text_of(meta, "where"),
+                not_logged=self._lines.take_left_out(),
+            )
+
+    def ended(self, process: HandlerProcess, cause: str, reason: str) -> None:
+        """See `Pool`."""
+        self._processes.remove(process)
+        since = self._since.pop(process)
+        if self._is_closing:
+            return
+        LOG.error(
+            "handler_process_ended",
+            **self._labels,
+            process=process.index,
+            cause=cause,
+            reason=reason,
+        )
+        self._metrics.restarted(cause)
+        if cause == "start" and not any(each.is_ready for each in self._processes):
+            self._problem = reason
+        started = self._started
+        if started is not None and not started.done():
+            started.set_exception(HandlerFailed(f"the handler {self._spec.name}: {reason}"))
+            return
+        is_steady = cause != "start" and time.monotonic() - since > STEADY_S
+        self._failures = 0 if is_steady else self._failures + 1
+        pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(self._failures - 1, 30))
+        self._later(pause_s if self._failures > 1 else 0.0, self._launch, process.index)
+
+    def dropped_output(self, lines: int) -> None:
+        """See `Pool`."""
+        self._metrics.dropped_output(lines)
+
+    # Processes
+
+    def _launch(self, index: int) -> None:
+        process = HandlerProcess(self._spec, index, self)
+        self._processes.append(process)
+        self._since[process] = time.monotonic()
+        task = self._loop.create_task(process.start())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _all_ready(self) -> bool:
+        ready = sum(each.is_ready for each in self._processes)
+        return ready == self._spec.processes
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        for process in [*self._processes]:
+            process.look()
+            if not process.is_ready and now - self._since.get(process, math.inf) > self._ready_s:
+                process.end("start", f"it was not ready within {self._ready_s:g} s")
+        self._later(LOOK_S, self._look)
+
+    def _later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
+        def run() -> None:
+            self._timers.discard(timer)
+            if not self._is_closing:
+                call(*arguments)
+
+        timer = self._loop.call_later(seconds, run)
+        self._timers.add(timer)
+
+    # The end
+
+    async def _until_empty(self) -> None:
+        while self._queue or self._running:
+            self._emptied.clear()
+            await self._emptied.wait()
+
+    def _fail_open(self) -> None:
+        for job in [*self._queue, *self._running]:
+            job.fail(ShuttingDown(f"the handler {self._spec.name} is being stopped"))
+
+
+def _nothing() -> None:
+    """Cancels a call that is answered."""

@@ -1,0 +1,1 @@
+"""What runs in the process of a handler; needs nothing but the standard library."""

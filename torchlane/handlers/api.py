@@ -1,0 +1,181 @@
+"""What the author of a handler uses.
+
+import torchlane
+
+class Shop(torchlane.Handler):
+    models = ("detector", "classifier")
+
+    async def predict(self, request):
+        picture = request.image()
+        detected = await self.call("detector", picture)
+        crops = [picture.crop(box) for box in detected["boxes"]]
+        return {"kinds": await self.call_many("classifier", crops)}
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+from torchlane.handlers.content import Content
+
+FIRST_ERROR = 400
+
+
+class CallFailed(Exception):
+    """A call of a model failed. If a handler does not catch it, its caller gets the same error.
+
+    Attributes:
+        model: that was called.
+        status: as over HTTP.
+        code: as over HTTP, such as "overloaded".
+        retry_after_ms: when to try again; None if the server does not say so.
+    """
+
+    def __init__(
+        self, model: str, status: int, code: str, error: str, retry_after_ms: float | None = None
+    ) -> None:
+        super().__init__(error)
+        self.model = model
+        self.status = status
+        self.code = code
+        self.retry_after_ms = retry_after_ms
+
+
+class Response:
+    """An answer of any media type.
+
+    Args:
+        body: raw bytes, or a text, which is encoded as UTF-8.
+        media_type: the Content-Type.
+        status: from 200 to 599.
+    """
+
+    __slots__ = ("body", "media_type", "status")
+
+    def __init__(self, body: bytes | str, media_type: str, status: int = 200) -> None:
+        if not isinstance(body, str | bytes | bytearray | memoryview):
+            raise TypeError(f"the body of a Response is bytes or str, not {type(body).__name__}")
+        if not isinstance(status, int) or not 200 <= status < 600:
+            raise ValueError(f"the status of a Response is from 200 to 599, not {status!r}")
+        if not (isinstance(media_type, str) and "/" in media_type and media_type.isprintable()):
+            raise ValueError(f'a media type is a text such as "image/png", not {media_type!r}')
+        self.body = body.encode() if isinstance(body, str) else bytes(body)
+        self.media_type = media_type
+        self.status = status
+
+
+class Request(Content):
+    """A caller's request.
+
+    Attributes:
+        body: raw bytes.
+        media_type: the Content-Type with its parameters; empty if there is none.
+        accept: the Accept header; empty if there is none.
+        query: the parameters of the URL, each with its values.
+        request_id: in logs and answers of the server.
+        traceparent: W3C Trace Context, for what the handler sends to other servers; may be empty.
+        deadline: on `time.monotonic`; the handler is cancelled then.
+    """
+
+    def __init__(self, body: bytes, meta: Mapping[str, Any]) -> None:
+        super().__init__(body, meta.get("media_type", ""))
+        self.accept: str = meta.get("accept", "")
+        self.query: Mapping[str, Sequence[str]] = meta.get("query", {})
+        self.request_id: str = meta.get("request_id", "")
+        self.traceparent: str = meta.get("traceparent", "")
+        self.deadline: float = time.monotonic() + meta.get("timeout_ms", 0.0) / 1000
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the deadline; 0 after it."""
+        return max(0.0, self.deadline - time.monotonic())
+
+
+class Models(Protocol):
+    """How a handler reaches the served models."""
+
+    async def call(self, model: str, x: Any, version: int | None, *, arrays: bool) -> Any:
+        """See `Handler.call`."""
+
+    async def call_many(
+        self, model: str, xs: Sequence[Any], version: int | None, *, arrays: bool
+    ) -> list[Any]:
+        """See `Handler.call_many`."""
+
+    def wait_for(self, call: Any) -> Any:
+        """Run a coroutine of this object on the event loop, and wait for it in another thread."""
+
+
+class Handler:
+    """The base class of handlers. One object serves all requests of a process.
+
+    A handler has `predict(self, request)` or, with `max_batch_size`, `predict_batch(self,
+    requests)`, each either as `async def` or as `def`, which runs in a thread. `predict` returns
+    the answer: what JSON can have, dataclasses, pydantic models, numpy arrays and numbers, a
+    picture of Pillow (sent as PNG) or a `Response`. `predict_batch` returns a list with one answer
+    for each request; an exception in that list fails its request alone.
+
+    Attributes:
+        models: names of the models that it calls.
+        max_batch_size: the most requests for one `predict_batch`.
+    """
+
+    models: ClassVar[tuple[str, ...]] = ()
+    max_batch_size: ClassVar[int] = 1
+    _served: Models
+
+    def setup(self) -> Any:
+        """Prepare the process, once, before the first request; may be `async def`."""
+
+    async def call(
+        self, model: str, x: Any, version: int | None = None, *, arrays: bool = False
+    ) -> Any:
+        """Call a served model; it is batched with the calls of everybody else.
+
+        Args:
+            model: its name, one of `models`.
+            x: a picture of Pillow, a numpy array, a dict of arrays, a text, numbers or what else
+                JSON can have; bytes of a file (PNG, JPEG, WebP, GIF, WAV, FLAC, .npy, .npz); or a
+                `Request`, which is sent as it came.
+            version: of the model; None: the one that is served by default.
+            arrays: return the outputs as a dict of numpy arrays, without labels.
+
+        Returns:
+            The `prediction` of the model's answer, such as `{"label": ..., "scores": ...}`; of
+            another handler its answer: what its JSON has, else a `Response`.
+
+        Raises:
+            CallFailed: the model did not answer.
+            TypeError, ValueError: `x` cannot be sent.
+        """
+        return await self._served.call(model, x, version, arrays=arrays)
+
+    async def call_many(
+        self, model: str, xs: Sequence[Any], version: int | None = None, *, arrays: bool = False
+    ) -> list[Any]:
+        """Call a served model with several items at once; the results are in order.
+
+        Args and results: see `call`, but no `Request`.
+
+        Raises:
+            CallFailed: the model did not answer, or failed on an item.
+            TypeError, ValueError: `xs` cannot be sent.
+        """
+        return await self._served.call_many(model, xs, version, arrays=arrays)
+
+    def call_sync(
+        self, model: str, x: Any, version: int | None = None, *, arrays: bool = False
+    ) -> Any:
+        """`call` for `def predict`, which runs in a thread; waits for the result."""
+        return self._served.wait_for(self.call(model, x, version, arrays=arrays))
+
+    def call_many_sync(
+        self, model: str, xs: Sequence[Any], version: int | None = None, *, arrays: bool = False
+    ) -> list[Any]:
+        """`call_many` for `def predict`, which runs in a thread; waits for the results."""
+        results: list[Any] = self._served.wait_for(
+            self.call_many(model, xs, version, arrays=arrays)
+        )
+        return results

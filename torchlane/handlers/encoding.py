@@ -1,0 +1,274 @@
+"""Default encoders of answers and of the arguments of calls, and decoders of replies.
+
+What the server gets is the native contract of `POST /models/NAME/predict` and `/batch-predict`:
+there is no other form to parse.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import secrets
+import sys
+import zipfile
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from torchlane.handlers.api import FIRST_ERROR, CallFailed, Request, Response
+from torchlane.handlers.content import Content
+from torchlane.handlers.plain import json_of
+
+JSON, NPY, NPZ, PNG = "application/json", "application/x-npy", "application/x-npz", "image/png"
+PNG_MODES = frozenset(("1", "L", "LA", "I", "I;16", "P", "RGB", "RGBA"))  # of Pillow
+SENT_AS_THEY_CAME = frozenset(("PNG", "JPEG", "WEBP", "GIF"))  # Pillow's names of what models read
+PNG_LEVEL = 1  # of compression: 6 takes several times as long for a tenth less
+
+
+class NotAcceptable(Exception):
+    """The answer is of a media type that the caller's Accept header excludes."""
+
+
+class Encoded(NamedTuple):
+    """A body and its media type."""
+
+    media_type: str
+    body: bytes
+
+
+# Answers
+
+
+def encode_answer(value: Any, accept: str) -> tuple[int, Encoded]:
+    """Status and body of what `predict` returned.
+
+    Args:
+        value: see `Handler`.
+        accept: the caller's Accept header.
+
+    Raises:
+        NotAcceptable: see its class; not for a `Response` with the status of an error.
+        TypeError, ValueError: it cannot be sent; the message says why, and what to do.
+    """
+    if isinstance(value, Response):
+        encoded = Encoded(value.media_type, value.body)
+        if value.status < FIRST_ERROR:
+            _check_accepted(encoded.media_type, accept)
+        return value.status, encoded
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError(
+            "bytes have no media type; return torchlane.Response(data, media_type), "
+            'such as "audio/wav"'
+        )
+    if _is_picture(value):
+        encoded = Encoded(PNG, png_of(value))
+    elif _is_array(value) and weight_of(NPY, accept) > weight_of(JSON, accept):
+        encoded = Encoded(NPY, npy_of(value))
+    else:
+        encoded = Encoded(JSON, json_of(value))
+    _check_accepted(encoded.media_type, accept)
+    return 200, encoded
+
+
+def _check_accepted(media_type: str, accept: str) -> None:
+    essence = media_type.partition(";")[0].strip().lower()
+    if weight_of(essence, accept) <= 0:
+        raise NotAcceptable(f"the handler answers with {essence}, which Accept does not allow")
+
+
+def weight_of(media_type: str, accept: str) -> float:
+    """How much an Accept header wants a media type (RFC 9110, 12.5.1); 0: not at all."""
+    if not accept or accept == "*/*":
+        return 1.0
+    kind = media_type.partition("/")[0]
+    best, weight = -1, 0.0
+    for element in accept.split(","):
+        name, *parameters = (each.strip().lower() for each in element.split(";"))
+        ranks = {media_type: 2, f"{kind}/*": 1, "*/*": 0, "*": 0}
+        if ranks.get(name, -1) > best:
+            best = ranks[name]
+            weight = next((_number(p[2:]) for p in parameters if p.startswith("q=")), 1.0)
+    return weight
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 1.0
+
+
+# Arguments of calls
+
+
+def encode_item(x: Any) -> Encoded:
+    """The argument of a call as the body of a prediction.
+
+    Raises:
+        TypeError, ValueError: it cannot be sent.
+    """
+    if isinstance(x, Content):
+        return Encoded(x.media_type, x.body)
+    file = _file_of(x)
+    if file is not None:
+        return file
+    if _is_array(x):
+        return Encoded(NPY, npy_of(x))
+    if isinstance(x, Mapping) and x and all(map(_is_array, x.values())):
+        return Encoded(NPZ, npz_of(x))
+    return Encoded(JSON, json_of({"input": x}))
+
+
+def encode_items(xs: Sequence[Any]) -> Encoded:
+    """The arguments of a call with several items as the body of a batch prediction.
+
+    Raises:
+        TypeError, ValueError: they cannot be sent.
+    """
+    xs = list(xs)
+    if not xs:
+        raise ValueError("call_many needs at least one item")
+    if any(isinstance(x, Request) for x in xs):
+        raise TypeError("call_many takes items, not requests: pass request.body or request.json()")
+    files = [_file_of(x.body if isinstance(x, Content) else x) for x in xs]
+    if all(files):
+        return _form_of([each for each in files if each])
+    if any(files):
+        raise TypeError("call_many takes files (pictures, bytes) or other items, not both")
+    if all(map(_is_array, xs)) and len({(x.shape, x.dtype) for x in xs}) == 1:
+        return Encoded(NPY, npy_of(_numpy().stack(xs)))
+    return Encoded(JSON, json_of({"inputs": xs}))
+
+
+def _file_of(x: Any) -> Encoded | None:
+    """A file, whose kind the server recognises by its first bytes; None if it is none."""
+    if isinstance(x, bytes | bytearray | memoryview):
+        return Encoded("", bytes(x))
+    if not _is_picture(x):
+        return None
+    # Pillow drops the tiles once it has decoded them, and only then can pixels be changed.
+    if getattr(x, "tile", None) and getattr(x, "format", None) in SENT_AS_THEY_CAME:
+        file = getattr(x, "fp", None)
+        if isinstance(file, io.BytesIO):
+            return Encoded("", file.getvalue())
+    return Encoded(PNG, png_of(x))
+
+
+def _form_of(files: Sequence[Encoded]) -> Encoded:
+    boundary = secrets.token_hex(16)
+    pieces: list[bytes] = []
+    for each in files:
+        pieces.append(
+            f"--{boundary}\r\n"
+            'Content-Disposition: form-data; name="file"; filename="item"\r\n\r\n'.encode()
+        )
+        pieces += (each.body, b"\r\n")
+    pieces.append(f"--{boundary}--\r\n".encode())
+    return Encoded(f"multipart/form-data; boundary={boundary}", b"".join(pieces))
+
+
+def accept_of(*, arrays: bool) -> str:
+    """The Accept header of a call."""
+    return f"{NPZ}, {NPY};q=0.9" if arrays else JSON
+
+
+# Replies
+
+
+def decode_reply(model: str, encoded: Encoded) -> Any:
+    """The result of a call with one item: a prediction, arrays, or a `Response`."""
+    essence = encoded.media_type.partition(";")[0]
+    if essence == JSON:
+        answer = json.loads(encoded.body)
+        if isinstance(answer, dict) and answer.keys() >= {"model", "version", "prediction"}:
+            return answer["prediction"]
+        return answer
+    if essence == NPZ:
+        with _numpy().load(io.BytesIO(encoded.body), allow_pickle=False) as arrays:
+            return dict(arrays)
+    if essence == NPY:
+        return {model: _numpy().load(io.BytesIO(encoded.body), allow_pickle=False)}
+    return Response(encoded.body, encoded.media_type)
+
+
+def decode_replies(model: str, encoded: Encoded, count: int) -> list[Any]:
+    """The results of a call with several items, in order.
+
+    Raises:
+        CallFailed: the model failed on an item.
+    """
+    results = decode_reply(model, encoded)
+    if encoded.media_type.partition(";")[0] == JSON:
+        predictions = results["predictions"]
+        if results.get("failed"):
+            _raise_first(model, predictions)
+    else:
+        predictions = [
+            {name: array[index] for name, array in results.items()} for index in range(count)
+        ]
+    if len(predictions) != count:
+        raise RuntimeError(f"bug: {len(predictions)} results for {count} items")
+    return list(predictions)
+
+
+def _raise_first(model: str, predictions: Sequence[Any]) -> None:
+    for index, each in enumerate(predictions):
+        if isinstance(each, dict) and "code" in each and "error" in each:
+            raise CallFailed(model, 500, each["code"], f"item {index}: {each['error']}")
+
+
+# Kinds of objects
+
+
+def _numpy() -> Any:
+    import numpy  # noqa: PLC0415 # may be missing
+
+    return numpy
+
+
+def _is_array(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")  # if it is not imported, the value is not one of its own
+    return numpy is not None and isinstance(value, numpy.ndarray)
+
+
+def _is_picture(value: Any) -> bool:
+    pillow = sys.modules.get("PIL.Image")
+    return pillow is not None and isinstance(value, pillow.Image)
+
+
+def png_of(picture: Any) -> bytes:
+    """A picture of Pillow as a PNG file.
+
+    Raises:
+        ValueError: PNG has no such colours.
+    """
+    if picture.mode not in PNG_MODES:
+        raise ValueError(
+            f'PNG has no pictures of mode {picture.mode}; convert it first: picture.convert("RGB")'
+        )
+    file = io.BytesIO()
+    picture.save(file, "PNG", compress_level=PNG_LEVEL)
+    return file.getvalue()
+
+
+def npy_of(array: Any) -> bytes:
+    """An array as a .npy file.
+
+    Raises:
+        ValueError: it has Python objects.
+    """
+    file = io.BytesIO()
+    _numpy().lib.format.write_array(file, array, allow_pickle=False)
+    return file.getvalue()
+
+
+def npz_of(arrays: Mapping[str, Any]) -> bytes:
+    """Arrays by name as a .npz file, not compressed.
+
+    Raises:
+        ValueError: one has Python objects.
+    """
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:  # numpy.savez takes no array named "file"
+        for name, array in arrays.items():
+            archive.writestr(f"{name}.npy", npy_of(array))
+    return file.getvalue()
