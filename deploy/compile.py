@@ -50,6 +50,7 @@ COMPILED = (
     "app/api/calls.py",
     "app/api/endpoints.py",
     "app/api/errors.py",
+    "app/api/handlers/call.py",
     "app/api/instances.py",
     "app/api/invocations/call.py",
     "app/api/json_pieces.py",

@@ -5,6 +5,7 @@ If no key is configured, predictions are open and everything else that needs a s
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 from limits import RateLimitItem
@@ -28,9 +29,12 @@ class Caller:
         limits: the caller's rate limits.
         rates: counts the caller's items.
         metrics: the key's metrics; None: not counted.
+
+    Attributes:
+        is_inner: whether a handler calls, for a request whose host was checked.
     """
 
-    __slots__ = ("_limits", "_metrics", "_rates", "name")
+    __slots__ = ("_limits", "_metrics", "_rates", "is_inner", "name")
 
     def __init__(
         self,
@@ -43,6 +47,7 @@ class Caller:
         self._limits = limits
         self._rates = rates
         self._metrics = metrics
+        self.is_inner = False
 
     def arrives(self) -> None:
         """Count the head of a prediction request as one item.
@@ -90,6 +95,39 @@ class Caller:
             if self._metrics is not None:
                 self._metrics.rate_limited.inc()
             raise
+
+
+class InnerCaller(Caller):
+    """Whoever a handler calls models for: its own caller, or the server itself.
+
+    Args:
+        outer: the handler's caller; None: the server, which may call every model.
+    """
+
+    __slots__ = ("_is_server",)
+
+    def __init__(self, outer: Caller | None) -> None:
+        self._is_server = outer is None
+        self.is_inner = True
+        self._limits = () if outer is None else outer._limits
+        self._metrics = None if outer is None else outer._metrics
+        self._rates = Rates(time.monotonic) if outer is None else outer._rates
+        self.name = ANONYMOUS if outer is None else outer.name
+
+    def asks_for(self, items: int) -> None:
+        """Count the items of a call; its head was not counted.
+
+        Raises:
+            RateLimited, PayloadTooLarge: see `Caller`.
+        """
+        self._spend(items, items)
+        if self._metrics is not None:
+            self._metrics.items.inc(items)
+
+    def may_call(self, model: str, allowed_keys: frozenset[str]) -> None:
+        """See `Caller`: a key that may not call a model may not do it through a handler."""
+        if not self._is_server:
+            super().may_call(model, allowed_keys)
 
 
 class Guard:

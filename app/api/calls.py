@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import ClassVar
 
 from app.access.entries import PREDICT
 from app.access.guard import Caller
@@ -84,6 +85,8 @@ class Call(Answering):
         "on_loop",
     )
 
+    takes_any_query: ClassVar[bool] = False  # parameters that the endpoint does not have
+
     def __init__(
         self,
         service: Service,
@@ -94,7 +97,7 @@ class Call(Answering):
         self._arrived = self._decoded = time.perf_counter()
         self.service = service
         self.endpoint = endpoint
-        if service.hosts.enabled:
+        if service.hosts.enabled and (caller is None or not caller.is_inner):
             service.hosts.check(fields)
         self._caller = caller
         if caller is None and service.guard.enabled:

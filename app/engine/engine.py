@@ -117,6 +117,9 @@ class Engine(Settler):
         config: limits.
         tracing: notified of each batch.
         tier: a second cache, shared with other servers.
+
+    Attributes:
+        takes_inner_calls: set while a handler calls, whose request was accepted before a drain.
     """
 
     def __init__(
@@ -151,6 +154,7 @@ class Engine(Settler):
         self._open = OpenSubmissions(clock)
         self._expected: dict[Submission, _Served] = {}  # requests whose items are not decoded yet
         self._draining = False
+        self.takes_inner_calls = False
 
     def now(self) -> float:
         """The current time on the clock of all deadlines."""
@@ -497,7 +501,7 @@ class Engine(Settler):
                 LOG.exception("caller_not_told")
 
     def _served(self, model: ModelId) -> _Served:
-        if self._draining:
+        if self._draining and not self.takes_inner_calls:
             raise ShuttingDown("the server is shutting down; try another server")
         served = self._models.get(model)
         if served is None:

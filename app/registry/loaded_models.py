@@ -13,9 +13,11 @@ from dataclasses import dataclass, field, replace
 from app.backends.selection import Selection
 from app.codecs.base import Codec
 from app.errors import ModelNotFound, ModelNotReady, TorchlaneError
+from app.handlers.contract import HandlerPool
 from app.registry.model_settings import ModelSettings
 from app.types import Device, ModelId, Serving
 from models.choices import did_you_mean
+from models.handlers import HandlerManifest
 from models.manifest import Manifest
 
 NOT_BEGUN = (
@@ -58,6 +60,22 @@ class LoadedModel:
         """Sum up the outputs, which each request would do otherwise."""
         fixed_bytes = sum(spec.item_bytes for spec in self.manifest.outputs if spec.is_fixed)
         object.__setattr__(self, "fixed_bytes", fixed_bytes)  # frozen
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedHandler:
+    """A loaded handler; see `LoadedModel` for the attributes that it has, too.
+
+    Attributes:
+        pool: its processes.
+    """
+
+    id: ModelId
+    manifest: HandlerManifest
+    pool: HandlerPool
+    signed_by: str | None = None
+    settings: ModelSettings = field(default_factory=ModelSettings)
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +128,7 @@ class LoadedModels:
     Attributes:
         changes: number of changes to the served versions.
         default_model: the current model for requests without a name; None if they must name one.
+        has_handlers: whether any handler is loaded.
         has_begun: whether loading has begun, as it does with the application's lifespan.
         is_discovered: whether the repository has been read.
         is_unreadable: whether every attempt to read the repository has failed.
@@ -121,6 +140,10 @@ class LoadedModels:
         self.default_model = self._configured_default = default_model
         self._current: dict[str, LoadedModel] = {}  # the newest served version
         self._by_id: dict[ModelId, LoadedModel] = {}
+        # Apart from models: whoever asks for a model never gets a handler.
+        self._current_handlers: dict[str, LoadedHandler] = {}
+        self._handlers: dict[ModelId, LoadedHandler] = {}
+        self.has_handlers = False
         self._statuses: dict[str, dict[ModelId, VersionStatus]] = {}
         self.has_begun = False
         self.is_discovered = False
@@ -215,7 +238,7 @@ class LoadedModels:
         statuses, numbers = self._statuses.get(name, {}), set(there)
         for model, status in tuple(statuses.items()):
             waits = status.state is ModelState.LOADING
-            if model not in self._by_id and (waits or model.version not in numbers):
+            if not self.serves(model) and (waits or model.version not in numbers):
                 del statuses[model]
         if not statuses:
             self._statuses.pop(name, None)
@@ -226,6 +249,12 @@ class LoadedModels:
         self.change(model)
         self.record(VersionStatus(model.id.plain, ModelState.READY))
 
+    def publish_handler(self, handler: LoadedHandler) -> None:
+        """Serve this version of a handler, as `publish` does a model's."""
+        self._handlers[handler.id.plain] = handler
+        self._update_current(handler.id.name)
+        self.record(VersionStatus(handler.id.plain, ModelState.READY))
+
     def change(self, model: LoadedModel) -> None:
         """Replace the record of a served version."""
         self._by_id[model.id.plain] = model
@@ -234,29 +263,37 @@ class LoadedModels:
     def withdraw(self, model: ModelId) -> None:
         """Stop serving a version; requests use the newest remaining one."""
         self._by_id.pop(model, None)
+        self._handlers.pop(model, None)
         self.record(VersionStatus(model, ModelState.DRAINING))
         self._update_current(model.name)
 
     def serves(self, model: ModelId) -> bool:
-        """Whether the version is served."""
-        return model in self._by_id
+        """Whether the version is served, of a model or of a handler."""
+        return model in self._by_id or model in self._handlers
 
     def find(self, model: ModelId) -> LoadedModel | None:
         """The loaded model of a version; None if the version is not served."""
         return self._by_id.get(model)
 
+    def find_any(self, model: ModelId) -> LoadedModel | LoadedHandler | None:
+        """The loaded model or handler of a version; None if the version is not served."""
+        return self._by_id.get(model) or self._handlers.get(model)
+
     def versions(self, name: str) -> tuple[ModelId, ...]:
-        """Every served version of a model, newest first."""
-        models = (model for model in self._by_id if model.name == name)
+        """Every served version of a model or handler, newest first."""
+        models = (model for model in (*self._by_id, *self._handlers) if model.name == name)
         return tuple(sorted(models, reverse=True))
 
     def _update_current(self, name: str) -> None:
         self.changes += 1
+        self.has_handlers = bool(self._handlers)
         versions = self.versions(name)
-        if versions:
+        self._current.pop(name, None)
+        self._current_handlers.pop(name, None)
+        if versions and versions[0] in self._by_id:
             self._current[name] = self._by_id[versions[0]]
-        else:
-            self._current.pop(name, None)
+        elif versions:
+            self._current_handlers[name] = self._handlers[versions[0]]
 
     def resolve(self, name: str | None = None, version: int | None = None) -> LoadedModel:
         """The loaded model for a request; without a name, the default model.
@@ -279,6 +316,30 @@ class LoadedModels:
             raise ModelNotFound(f"version {version} of {name!r} is not loaded; loaded: {numbers}")
         return other
 
+    def handler(
+        self, name: str | None = None, version: int | None = None
+    ) -> LoadedHandler | None:
+        """The loaded handler for a request, as `resolve` finds a model; None if there is none."""
+        name = name or self.default_model
+        if name is None:
+            return None
+        if version is None:
+            return self._current_handlers.get(name)
+        return self._handlers.get(ModelId(name, version))
+
+    def handlers(self) -> tuple[LoadedHandler, ...]:
+        """Every loaded version of every handler."""
+        return tuple(self._handlers.values())
+
+    def missing(self, manifest: HandlerManifest) -> str | None:
+        """Why a handler cannot work: a model that it calls is not served; None if all are."""
+        for each in manifest.models:
+            if each.version is not None and not self.serves(ModelId(each.name, each.version)):
+                return f"it calls the model {each}, and this version is not served"
+            if each.name not in self._current and each.name not in self._current_handlers:
+                return f"it calls the model {each}, which is not served: {self.why_not(each.name)}"
+        return None
+
     def models(self) -> tuple[LoadedModel, ...]:
         """Every loaded version."""
         return tuple(self._by_id.values())
@@ -294,6 +355,11 @@ class LoadedModels:
 
     def why_not(self, name: str) -> TorchlaneError:
         """The error for a request for a model that is not loaded."""
+        if name in self._current_handlers:
+            return ModelNotFound(
+                f"{name!r} is a handler, not a model: only POST /models/{name}/predict and "
+                f"POST /models/{name}/batch-predict call it"
+            )
         statuses = self.statuses(name)
         if not self.has_begun or self.is_unreadable:
             return ModelNotReady(UNREADABLE if self.has_begun else NOT_BEGUN)

@@ -28,6 +28,8 @@ class ModelSettings:
         pinned_by_file: whether the models file sets variant and precision.
         cache: whether its predictions are cached.
         allowed_keys: names of the API keys that may call it; None: all.
+        python: the interpreter of a handler; None: the server's.
+        processes: how many processes run a handler; None: as its artifact says.
     """
 
     max_batch_size: int = 64
@@ -43,6 +45,8 @@ class ModelSettings:
     pinned_by_file: bool = False
     cache: bool = True
     allowed_keys: frozenset[str] | None = None
+    python: str | None = None
+    processes: int | None = None
 
     def installed_as(self, other: ModelSettings) -> ModelSettings:
         """These settings, with the other's values for everything that needs a reload to change."""
@@ -55,6 +59,8 @@ class ModelSettings:
             variant=other.variant,
             precision=other.precision,
             pinned_by_file=other.pinned_by_file,
+            python=other.python,
+            processes=other.processes,
         )
 
     def largest_batch(self, planned_batch: int | None) -> int:

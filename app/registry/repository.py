@@ -12,11 +12,13 @@ from app.errors import ArtifactInvalid, VersionChanged
 from app.registry.model_settings import MODEL_NAME
 from app.types import ModelId
 from models.contained import printable
+from models.handlers import HandlerManifest
 from models.integrity import (
     IntegrityError,
+    NotAModel,
     OtherDigest,
     Verifier,
-    read_artifact,
+    read_any_artifact,
     read_verified,
 )
 from models.manifest import MANIFEST_FILE, Manifest
@@ -52,10 +54,29 @@ class Artifact:
         Raises:
             ArtifactInvalid: if it differs from the manifest.
         """
-        try:
-            return read_verified(self.folder, name, self.manifest.files[name])
-        except IntegrityError as error:
-            raise ArtifactInvalid(str(error)) from error
+        return _read(self, name)
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerArtifact:
+    """The artifact of a handler; see `Artifact`."""
+
+    id: ModelId
+    folder: Path
+    manifest: HandlerManifest
+    digest: str
+    signed_by: str | None = None
+
+    def read(self, name: FileName) -> bytes:
+        """See `Artifact.read`."""
+        return _read(self, name)
+
+
+def _read(artifact: Artifact | HandlerArtifact, name: FileName) -> bytes:
+    try:
+        return read_verified(artifact.folder, name, artifact.manifest.files[name])
+    except IntegrityError as error:
+        raise ArtifactInvalid(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +192,19 @@ class Repository:
         return sorted(versions, key=size)
 
     def open(self, model: ModelId, served_digest: str | None = None) -> Artifact:
+        """Open an artifact that must be a model's; see `open_any`.
+
+        Raises:
+            ArtifactInvalid: if it is a handler's, and see `open_any`.
+        """
+        artifact = self.open_any(model, served_digest)
+        if isinstance(artifact, HandlerArtifact):
+            raise ArtifactInvalid(f"{model}: {NotAModel(artifact.manifest)}")
+        return artifact
+
+    def open_any(
+        self, model: ModelId, served_digest: str | None = None
+    ) -> Artifact | HandlerArtifact:
         """Check signature and digests, and read the manifest; blocks while it reads whole files.
 
         Args:
@@ -183,7 +217,7 @@ class Repository:
         """
         folder = self.root / model.name / str(model.version)
         try:
-            manifest, digest, signed_by = read_artifact(
+            manifest, digest, signed_by = read_any_artifact(
                 folder, self.root, self._verifier, served_digest
             )
         except OtherDigest as error:
@@ -199,6 +233,8 @@ class Repository:
                 f"{model}: {MANIFEST_FILE} belongs to {manifest.model}/{manifest.version}; "
                 "the folder was moved or renamed"
             )
+        if isinstance(manifest, HandlerManifest):
+            return HandlerArtifact(model, folder, manifest, digest, signed_by)
         return Artifact(model, folder, manifest, digest, signed_by)
 
 

@@ -54,6 +54,8 @@ class Entry(BaseModel):
     cache: bool | None = None
     allowed_keys: list[str] | None = Field(None, min_length=1)
     required: bool = True
+    python: str | None = Field(None, min_length=1)
+    processes: int | None = Field(None, ge=1, le=64)
 
     def over(self, defaults: ModelSettings, share_of: Callable[[int], int]) -> ModelSettings:
         """The model's settings: these override the defaults, with a process's share of bytes."""
@@ -68,6 +70,8 @@ class Entry(BaseModel):
             "devices": None if self.devices is None else tuple(_listed(self.devices)),
             "replicas": self.replicas,
             "cache": None if self.cache is None else self.cache and defaults.cache,
+            "python": self.python,
+            "processes": self.processes,
             "allowed_keys": None if self.allowed_keys is None else frozenset(self.allowed_keys),
         }
         settings = replace(defaults, **{k: v for k, v in found.items() if v is not None})

@@ -10,7 +10,13 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from app.errors import VersionChanged
-from app.registry.repository import Artifact, Repository, Stamp, other_files
+from app.registry.repository import (
+    Artifact,
+    HandlerArtifact,
+    Repository,
+    Stamp,
+    other_files,
+)
 from app.serving.claims import Claims
 from app.types import ModelId
 
@@ -41,7 +47,9 @@ class ServedArtifacts:
         self._repository = repository
         self._claims = claims
 
-    def open(self, model: ModelId, served: str | None = None) -> Artifact:
+    def open(
+        self, model: ModelId, served: str | None = None
+    ) -> Artifact | HandlerArtifact:
         """Open a version in order to serve it, until `release`.
 
         Args:
@@ -52,7 +60,7 @@ class ServedArtifacts:
             ArtifactInvalid: see `Repository.open`.
             VersionChanged: if this server serves it with another digest.
         """
-        artifact = self._repository.open(model, served or self._served(model))
+        artifact = self._repository.open_any(model, served or self._served(model))
         if self._claims is not None:
             claimed = self._claims.claim(model, artifact.digest)
             if claimed != artifact.digest:
@@ -66,7 +74,7 @@ class ServedArtifacts:
     def change(self, model: ModelId, served: str) -> VersionChanged | None:
         """How a version's files differ from those that are served; None: they do not."""
         try:
-            self._repository.open(model, served)
+            self._repository.open_any(model, served)
         except VersionChanged as change:
             return change
         return None

@@ -212,7 +212,8 @@ def unnamed(loaded: LoadedModels, tasks: Sequence[TextTask]) -> str | None:
     """
     name = loaded.default_model
     default = None if name is None else loaded.get(name)
-    if name is not None and (default is None or task_of(default) in tasks):
+    is_handler = name is not None and loaded.handler(name) is not None
+    if name is not None and not is_handler and (default is None or task_of(default) in tasks):
         return name  # one that is not loaded may have the task once it is
     for task in tasks:
         names = loaded_for(loaded, task)

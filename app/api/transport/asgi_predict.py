@@ -65,7 +65,7 @@ class PredictionApp:
         endpoint = Endpoint(known.route, known.call, name, version, known.many, query=query)
         call: Call = known.call(service, endpoint, fields_of(scope["headers"]))
         scope[CALL] = call
-        if query:
+        if query and not call.takes_any_query:
             check_query((each for each, _ in parameters_of(query)), *known.parameters)
         call.trace = scope.get(TRACE)
         call.is_sent_always = True

@@ -1,0 +1,1 @@
+"""Handlers over HTTP: callers' requests to them, and their own calls of models."""

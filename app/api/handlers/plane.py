@@ -1,0 +1,159 @@
+"""Calls that handlers make: native predictions, as if their callers had sent them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from app.access.guard import InnerCaller
+from app.api.answers import LargeAnswer
+from app.api.calls import Call
+from app.api.errors import INTERNAL_MESSAGE, STATUS, RawAnswer
+from app.api.handlers.call import HandlerCall
+from app.api.service import Service
+from app.engine.submission import Submission
+from app.errors import DeadlineExceeded, InvalidInput, ModelNotFound, RetryLater, TorchlaneError
+from app.handlers.contract import CallReply, HandlerRequest, ModelCall
+from models.handlers import MAX_DEPTH
+
+LOG = structlog.get_logger(__name__)
+LATE = "the deadline of the handler's request has passed"
+
+
+class ServedModels:
+    """Implements `Plane` for one handler.
+
+    Args:
+        service: engine, models and limits.
+        versions: the versions that the handler calls, of the models of which it names one.
+    """
+
+    def __init__(self, service: Service, versions: Mapping[str, int]) -> None:
+        self._service = service
+        self._versions = versions
+
+    def call(
+        self, request: HandlerRequest | None, call: ModelCall, reply: Callable[[CallReply], None]
+    ) -> Callable[[], None]:
+        """See `Plane`."""
+        try:
+            inner = self._opened(request, call)
+            submission = self._begun(inner, call.body, request)
+        except Exception as error:
+            reply(_failure(error))
+            return _nothing
+        return _Waiting(inner, submission, reply).cancel
+
+    def _opened(self, request: HandlerRequest | None, call: ModelCall) -> Call:
+        """The call of a model, or of another handler.
+
+        Raises:
+            TorchlaneError: if its head is rejected.
+        """
+        service = self._service
+        version = call.version or self._versions.get(call.model)
+        path = f"/models/{call.model}" + (f"/versions/{version}" if version else "")
+        path += "/batch-predict" if call.many else "/predict"
+        endpoint = service.dialects.endpoints.at(path.encode("utf-8", "replace"))
+        if endpoint is None:
+            raise ModelNotFound(f"{call.model[:80]!r} is not the name of a model")
+        fields = {b"accept": call.accept.encode("latin-1", "replace")}
+        if call.media_type:
+            fields[b"content-type"] = call.media_type.encode("latin-1", "replace")
+        outer = request.context if request is not None else None
+        if request is not None:
+            left_s = request.deadline - service.engine.now()
+            if left_s <= 0:
+                raise DeadlineExceeded(LATE)
+            fields[b"x-torchlane-timeout-ms"] = b"%f" % (left_s * 1000)
+        if isinstance(outer, HandlerCall):
+            caller = InnerCaller(outer.who) if outer.who is not None else None
+        else:  # `setup`, or an example: nobody has called
+            caller = InnerCaller(None)
+        inner: Call = endpoint.call(service, endpoint, fields, caller)
+        inner.is_sent_always = True
+        if isinstance(inner, HandlerCall):
+            inner.depth = 1 + (request.depth if request is not None else 0)
+            if inner.depth >= MAX_DEPTH:
+                raise InvalidInput(f"more than {MAX_DEPTH} handlers call each other")
+        if isinstance(outer, HandlerCall) and outer.trace is not None:
+            inner.trace = outer.trace
+        return inner
+
+    def _begun(self, inner: Call, body: bytes, request: HandlerRequest | None) -> Submission:
+        engine = self._service.engine
+        request_id = b"" if request is None else request.request_id.encode("latin-1", "replace")
+        engine.takes_inner_calls = True  # the handler's own request was accepted
+        try:
+            return inner.begin(body, request_id)
+        finally:
+            engine.takes_inner_calls = False
+
+
+class _Waiting:
+    """A call that waits for its outcomes, and then for its answer to be encoded."""
+
+    __slots__ = ("_call", "_is_left", "_large", "_reply", "_submission")
+
+    def __init__(
+        self, call: Call, submission: Submission, reply: Callable[[CallReply], None]
+    ) -> None:
+        self._call = call
+        self._submission = submission
+        self._reply = reply
+        self._is_left = False
+        self._large: LargeAnswer | None = None
+        if submission.is_settled:
+            self._settled()
+        else:
+            submission.when_settled(self._settled)
+
+    def cancel(self) -> None:
+        """The reply is not needed; harmless if it was given."""
+        self._is_left = True
+        if self._large is not None:
+            self._large.cancel()
+            self._call.sent()
+        elif not self._submission.is_settled:
+            self._submission.abandon()
+
+    def _settled(self) -> None:
+        if self._is_left:
+            return
+        try:
+            answer = self._call.answer()
+        except Exception as error:
+            self._end(error)
+            return
+        if isinstance(answer, LargeAnswer):
+            self._large = answer
+            answer.start(self._end)
+        else:
+            self._end(answer)
+
+    def _end(self, answer: RawAnswer | Exception) -> None:
+        self._large = None
+        self._call.sent()
+        if not self._is_left:
+            self._is_left = True
+            self._reply(_failure(answer) if isinstance(answer, Exception) else _reply(answer))
+
+
+def _reply(answer: RawAnswer) -> CallReply:
+    status, headers, content = answer
+    media_type = dict(headers).get(b"content-type", b"").decode("latin-1")
+    return CallReply(status, media_type, content)
+
+
+def _failure(error: Exception) -> CallReply:
+    status = STATUS.get(type(error)) if isinstance(error, TorchlaneError) else None
+    if not isinstance(error, TorchlaneError) or status is None:
+        LOG.error("handler_call_failed", exc_info=error)
+        return CallReply(500, code="internal", error=INTERNAL_MESSAGE)
+    wait_ms = error.retry_after_s * 1000 if isinstance(error, RetryLater) else None
+    return CallReply(status, code=error.code, error=str(error), retry_after_ms=wait_ms)
+
+
+def _nothing() -> None:
+    """Cancel a call that is answered."""
