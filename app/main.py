@@ -56,6 +56,7 @@ from app.registry.loaded_models import LoadedModels
 from app.registry.model_settings import ModelSettings
 from app.registry.repository import Artifact, Repository
 from app.serving.claims import Claims
+from app.serving.handlers import HandlerInstaller, Mode, PoolFactory
 from app.serving.installation import GATHER_S
 from app.serving.installer import BackendFactory, Installer
 from app.serving.lifecycle import MIN_CLOSE_S, Lifecycle, LifecycleConfig
@@ -156,7 +157,12 @@ def create_app(
     artifacts = ServedArtifacts(
         repository, Claims(worker.shared.claims, worker.index) if worker else None
     )
-    installer = Installer(artifacts, engine, pool, metrics, make_backend, models.of)
+    handlers = HandlerInstaller(
+        settings.handlers, metrics, _pools(settings.handlers, lambda: service)
+    )
+    installer = Installer(
+        artifacts, engine, pool, metrics, make_backend, models.of, handlers=handlers
+    )
     keeping = LifecycleConfig(
         policy=policy,
         artifacts=artifacts,
@@ -224,6 +230,19 @@ def create_app(
     surround(app, service)
     install_openapi(app, service)
     return app
+
+
+def _pools(mode: Mode, service: Callable[[], Service]) -> PoolFactory | None:
+    """Makes the processes of handlers; None if no handler may run."""
+    if mode == "off":
+        return None
+    # Not at the top: most servers run no handlers.
+    from app.api.handlers.plane import ServedModels  # noqa: PLC0415
+    from app.handlers.pool import ProcessPool  # noqa: PLC0415
+
+    return lambda spec, versions, counts: ProcessPool(
+        spec, ServedModels(service(), versions), counts
+    )
 
 
 def _limits(settings: Settings) -> RequestLimits:

@@ -211,6 +211,8 @@ class Settings(BaseSettings):
     """Seconds between two checks for new versions; 0: only on POST /admin/reload."""
     trusted_keys: LocalPath | None = None
     """Public keys, a PEM file or a folder of them: only artifacts signed by one are loaded."""
+    handlers: Literal["off", "on", "signed"] = "off"
+    """Whether handlers run: users' own Python, in processes of its own; `signed`: signed ones."""
     default_model: Annotated[str | None, AfterValidator(_model_name)] = None
     """The model that /predict uses; unset: the only model in the repository."""
     required_models: Annotated[str | None, AfterValidator(_model_names)] = None
@@ -337,6 +339,14 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"{PREFIX}ACCESS_LOG={self.access_log} writes lines of the level info, and "
                 f"{PREFIX}LOG_LEVEL={self.log_level} leaves them out: use the level info"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _can_check_handlers(self) -> Self:
+        if self.handlers == "signed" and self.trusted_keys is None:
+            raise ValueError(
+                f"{PREFIX}HANDLERS=signed needs {PREFIX}TRUSTED_KEYS, which checks signatures"
             )
         return self
 

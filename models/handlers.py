@@ -31,7 +31,9 @@ _BEGINNING = re.compile(rb'\s*\{\s*"schema_version"\s*:\s*[0-9]+\s*,\s*"kind"\s*
 RELATIVE, ABSOLUTE = 1e-3, 1e-5
 MAX_DEPTH = 4  # handlers that call each other, the first one included
 
-Entry = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]{0,127}:[A-Za-z_]\w{0,127}$")]
+Entry = Annotated[
+    str, Field(max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$")
+]
 
 
 class CalledModel(Part):
@@ -191,4 +193,3 @@ def pack_code(source: Path) -> bytes:
             if not any(part.startswith(".") or part == "__pycache__" for part in name.parts):
                 archive.writestr(zipfile.ZipInfo(name.as_posix()), path.read_bytes())
     return packed.getvalue()
-

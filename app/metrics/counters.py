@@ -209,6 +209,19 @@ class Counters:
             "Lines for stderr or stdout that nobody read in time, or that could not be written.",
             registry=registry,
         )
+        self.handler_restarts = Counter(
+            "torchlane_handler_restarts",
+            "Processes of a handler that ended without being told to, by cause: 'died', 'memory', "
+            "'stuck', 'frames' or 'start'.",
+            (*LABELS, "cause"),
+            registry=registry,
+        )
+        self.handler_output_dropped = Counter(
+            "torchlane_handler_output_dropped",
+            "Lines of a handler's output that were not logged, because there were too many.",
+            LABELS,
+            registry=registry,
+        )
         self.model_loads = Counter(
             "torchlane_model_loads",
             "Versions by result: 'loaded', 'failed' or 'retired'.",

@@ -307,7 +307,7 @@ class LoadedModels:
             raise self._no_default()
         newest = self._current.get(name)
         if newest is None:
-            raise self.why_not(name)
+            raise self._no_model(name)
         if version is None or version == newest.id.version:
             return newest
         other = self._by_id.get(ModelId(name, version))
@@ -316,9 +316,7 @@ class LoadedModels:
             raise ModelNotFound(f"version {version} of {name!r} is not loaded; loaded: {numbers}")
         return other
 
-    def handler(
-        self, name: str | None = None, version: int | None = None
-    ) -> LoadedHandler | None:
+    def handler(self, name: str | None = None, version: int | None = None) -> LoadedHandler | None:
         """The loaded handler for a request, as `resolve` finds a model; None if there is none."""
         name = name or self.default_model
         if name is None:
@@ -355,11 +353,6 @@ class LoadedModels:
 
     def why_not(self, name: str) -> TorchlaneError:
         """The error for a request for a model that is not loaded."""
-        if name in self._current_handlers:
-            return ModelNotFound(
-                f"{name!r} is a handler, not a model: only POST /models/{name}/predict and "
-                f"POST /models/{name}/batch-predict call it"
-            )
         statuses = self.statuses(name)
         if not self.has_begun or self.is_unreadable:
             return ModelNotReady(UNREADABLE if self.has_begun else NOT_BEGUN)
@@ -380,6 +373,15 @@ class LoadedModels:
                 f"model {name!r} was unloaded; GET /models lists the loaded models"
             )
         return ModelNotReady(f"model {name!r} could not be loaded: {failure.problem}")
+
+    def _no_model(self, name: str) -> TorchlaneError:
+        """The error for a request for a model with this name, which is not loaded as a model."""
+        if name not in self._current_handlers:
+            return self.why_not(name)
+        return ModelNotFound(
+            f"{name!r} is a handler, not a model: only POST /models/{name}/predict and "
+            f"POST /models/{name}/batch-predict call it"
+        )
 
     def _no_default(self) -> TorchlaneError:
         """The error for a request without a model name if there is no default."""

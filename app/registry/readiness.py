@@ -64,8 +64,12 @@ class Requirements:
         there = set(models.names)
         reasons: dict[str, str] = {}
         for name in sorted((there | self._names) - {EVERY}):
-            current = models.get(name)
-            if current is not None:
+            current, handler = models.get(name), models.handler(name)
+            if handler is not None:
+                if not serves(handler.id):
+                    problem = handler.pool.problem() or models.missing(handler.manifest)
+                    reasons[name] = f"the handler {handler.id} does not work: {problem}"
+            elif current is not None:
                 if not serves(current.id):
                     reasons[name] = f"no replica of {current.id} works"
             elif name not in there and models.is_discovered:
@@ -89,7 +93,9 @@ class Requirements:
             return Readiness(False, ("the repository has not been read yet",))
         problems = self.problems(serves)
         reasons = [] if models.names else ["the repository has no models; export one"]
-        answers = any(each.id.name not in problems for each in models.models())
+        served = [each.id.name for each in models.models()]
+        served += [each.id.name for each in models.handlers()]
+        answers = any(name not in problems for name in served)
         reasons += [text for name, text in problems.items() if name in self._names or not answers]
         if len(reasons) > MAX_LISTED:
             reasons[MAX_LISTED:] = [f"and {len(reasons) - MAX_LISTED} more"]

@@ -12,7 +12,7 @@ from app.errors import ArtifactInvalid, VersionChanged
 from app.registry.model_settings import MODEL_NAME
 from app.types import ModelId
 from models.contained import printable
-from models.handlers import HandlerManifest
+from models.handlers import CODE_FILE, HandlerManifest
 from models.integrity import (
     IntegrityError,
     NotAModel,
@@ -182,14 +182,18 @@ class Repository:
     def smallest_first(self, versions: Mapping[str, Sequence[int]]) -> list[str]:
         """The models by the whole MiB of their newest version, so that small ones wait for none.
 
+        Handlers are last, because they call models.
+
         Args:
             versions: version numbers of each model, newest first.
         """
 
-        def size(name: str) -> int:
-            return sum(each[1] for each in self.stamp(ModelId(name, versions[name][0]))) >> 20
+        def place(name: str) -> tuple[bool, int]:
+            files = self.stamp(ModelId(name, versions[name][0]))
+            is_handler = any(each[0] == CODE_FILE for each in files)
+            return is_handler, sum(each[1] for each in files) >> 20
 
-        return sorted(versions, key=size)
+        return sorted(versions, key=place)
 
     def open(self, model: ModelId, served_digest: str | None = None) -> Artifact:
         """Open an artifact that must be a model's; see `open_any`.

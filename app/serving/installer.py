@@ -27,9 +27,16 @@ from app.errors import (
     VersionChanged,
 )
 from app.metrics import Metrics
-from app.registry.loaded_models import LoadedModel, LoadedModels, ModelState, VersionStatus
+from app.registry.loaded_models import (
+    LoadedHandler,
+    LoadedModel,
+    LoadedModels,
+    ModelState,
+    VersionStatus,
+)
 from app.registry.model_settings import ModelSettings
-from app.registry.repository import Artifact
+from app.registry.repository import Artifact, HandlerArtifact
+from app.serving.handlers import HandlerInstaller, HandlerRefused, ModelsMissing
 from app.serving.installation import Installation, layout_of, limits_of, planned
 from app.serving.replica_pool import Maker, ReplicaPool
 from app.serving.served_artifacts import ServedArtifacts
@@ -52,13 +59,15 @@ class Attempt(enum.Enum):
     After FAILED, the next older version is tried. After REJECTED it is not: the version is good,
     but lacks what the settings pin, or this machine cannot run it, or its files changed while other
     processes serve it; serving an older version would be a silent downgrade. HINDERED
-    is FAILED for a temporary reason: no memory or a broken replica.
+    is FAILED for a temporary reason: no memory or a broken replica. WAITING is REJECTED until other
+    models are served, which a handler calls.
     """
 
     LOADED = enum.auto()
     FAILED = enum.auto()
     HINDERED = enum.auto()
     REJECTED = enum.auto()
+    WAITING = enum.auto()
 
 
 class Installer:
@@ -71,6 +80,7 @@ class Installer:
         metrics: counts loaded, failed and retired versions.
         make_backend: creates the backend of a selection, on one device.
         settings: returns a model's settings, by its name.
+        handlers: starts and ends handlers.
     """
 
     def __init__(
@@ -81,8 +91,11 @@ class Installer:
         metrics: Metrics,
         make_backend: BackendFactory,
         settings: Callable[[str], ModelSettings],
+        *,
+        handlers: HandlerInstaller,
     ) -> None:
         self._artifacts = artifacts
+        self.handlers = handlers
         self._engine = engine
         self._pool = pool
         self._metrics = metrics
@@ -100,7 +113,7 @@ class Installer:
             loaded: records its state, and finally publishes it.
         """
         began, batch_s = time.monotonic(), dict[str, BatchTimes]()
-        settings, old = self._settings(model.name), loaded.find(model)
+        settings, old = self._settings(model.name), loaded.find_any(model)
         if old is None:
             loaded.record(
                 VersionStatus(model, ModelState.LOADING, step="checking files", stage="verify")
@@ -110,6 +123,8 @@ class Installer:
         try:
             served = old.digest if old is not None else None
             artifact = await in_thread(lambda: self._artifacts.open(model.plain, served), _discard)
+            if isinstance(artifact, HandlerArtifact):
+                return await self._install_handler(model, artifact, settings, loaded)
             codec = await in_thread(lambda: codec_for(artifact.manifest, artifact.read), _discard)
             plan = planned(artifact, settings, self._pool.replicas)
             steps = len(plan.places) * (2 + len(batch_sizes(plan.max_batch_size)))
@@ -147,6 +162,34 @@ class Installer:
             await self._pool.remove_everywhere(old.id)
         return Attempt.LOADED
 
+    async def _install_handler(
+        self,
+        model: ModelId,
+        artifact: HandlerArtifact,
+        settings: ModelSettings,
+        loaded: LoadedModels,
+    ) -> Attempt:
+        """Serve a handler if its examples pass, as `install` does.
+
+        Raises:
+            ArtifactInvalid: see `HandlerInstaller.start`.
+        """
+        began, old = time.monotonic(), loaded.find_any(model.plain)
+        progress = _Progress(model.plain, loaded, 2)
+        handler = await self.handlers.start(model, artifact, settings, loaded, progress.reached)
+        loaded.publish_handler(handler)
+        LOG.info(
+            "handler_loaded",
+            handler=str(model),
+            calls=[str(each) for each in handler.manifest.models],
+            processes=handler.pool.load().processes,
+            seconds=round(time.monotonic() - began, 1),
+        )
+        self._metrics.count_load(model, "loaded")
+        if isinstance(old, LoadedHandler):
+            await self.handlers.end(old, replaced=True)
+        return Attempt.LOADED
+
     def _forms(self, model: ModelId) -> list[str]:
         """The forms that run it, of all replicas."""
         serving = (each.models[model] for each in self._pool.replicas if each.serves(model))
@@ -162,9 +205,11 @@ class Installer:
 
     async def retire(self, model: ModelId, loaded: LoadedModels) -> None:
         """Stop serving a version: answer its accepted requests, then free its memory."""
-        served = loaded.find(model)
+        served = loaded.find_any(model)
         installed = model if served is None else served.id
         loaded.withdraw(model)
+        if isinstance(served, LoadedHandler):
+            await self.handlers.end(served)
         await self._engine.retire(installed)
         await self._pool.remove_everywhere(installed)
         await self._release(model)
@@ -284,7 +329,9 @@ class _Progress:
 
 
 def _attempt(error: Exception) -> Attempt:
-    if isinstance(error, PinnedVariantMissing | VariantUnusable | VersionChanged):
+    if isinstance(error, ModelsMissing):
+        return Attempt.WAITING
+    if isinstance(error, PinnedVariantMissing | VariantUnusable | VersionChanged | HandlerRefused):
         return Attempt.REJECTED
     passing = isinstance(error, ReplicaError | OutOfMemory | OSError)
     return Attempt.HINDERED if passing and not isinstance(error, ReplicaHangs) else Attempt.FAILED

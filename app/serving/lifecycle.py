@@ -167,7 +167,9 @@ class Lifecycle:
     async def drain(self, budget_s: float) -> None:
         """Finish accepted work; requests still unanswered after the budget get ShuttingDown."""
         self.begin_drain(budget_s)
-        if not await self._engine.drain(budget_s):
+        handlers = self._installer.handlers.drain(self.loaded, budget_s)
+        answered, _ = await asyncio.gather(self._engine.drain(budget_s), handlers)
+        if not answered:
             LOG.error("drain_incomplete", budget_s=budget_s)
 
     async def stop(self, budget_s: float) -> None:
@@ -178,6 +180,7 @@ class Lifecycle:
         for task in working:
             task.cancel()
         await asyncio.gather(*working, return_exceptions=True)
+        await self._installer.handlers.stop(self.loaded)
         await self._pool.stop()
         patience_s = max(MIN_CLOSE_S, min(CLOSE_PATIENCE_S, self.stop_left_s()))
         closed = await asyncio.gather(*(each.close(patience_s) for each in self._replicas))
@@ -214,6 +217,9 @@ class Lifecycle:
         return self.requirements.problems(self._works)
 
     def _works(self, model: ModelId) -> bool:
+        handler = self.loaded.handler(model.name, model.version)
+        if handler is not None:
+            return handler.pool.works() and self.loaded.missing(handler.manifest) is None
         return any(replica.serves(model) for replica in self._replicas)
 
     def replica_states(self, model: ModelId | None) -> tuple[ReplicaStatus, ...]:
@@ -325,6 +331,7 @@ class Lifecycle:
         if not self._announced and self.own_readiness().ready:
             self._announced = True
             loaded = [str(model.id) for model in self.loaded.models()]
+            loaded += [str(handler.id) for handler in self.loaded.handlers()]
             LOG.info("ready", models=loaded, unready=list(self.problems()))
 
     def _look_failed(self, error: Exception) -> None:
@@ -367,15 +374,30 @@ class Lifecycle:
                 if not self.stopping:
                     await self._rollout.bring_up(name, numbers, override, changes)
                     self._announce()
+            while not self.stopping and (waiting := self._rollout.waiting()):
+                for name in waiting:  # handlers, whose models may be served by now
+                    await self._rollout.bring_up(name, found.get(name, []), override, changes)
+                    self._announce()
+        self._rollout.check_handlers()
+        self._settle_failures(changes)
         if changes.retired:
             await in_thread(self._config.on_retired, _discard)
         elif changes.loaded and self._settled:
             await in_thread(trim, _discard)
         return changes
 
+    def _settle_failures(self, changes: Changes) -> None:
+        """Drop failures of versions that were loaded by another attempt of the same check."""
+        changes.failed[:] = [
+            each
+            for number, each in enumerate(changes.failed)
+            if each.id not in changes.loaded
+            and each.id not in [later.id for later in changes.failed[number + 1 :]]
+        ]
+
     def _serves(self, name: str, number: int) -> bool:
         """Whether requests for a model without a version get this one."""
-        model = self.loaded.get(name)
+        model = self.loaded.get(name) or self.loaded.handler(name)
         return model is not None and model.id.version == number
 
     async def _forget_dead(self, name: str, numbers: Iterable[int], override: Override) -> None:

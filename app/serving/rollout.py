@@ -11,7 +11,13 @@ from typing import NamedTuple
 import structlog
 
 from app.errors import VersionChanged
-from app.registry.loaded_models import LoadedModel, LoadedModels, ModelState, VersionStatus
+from app.registry.loaded_models import (
+    LoadedHandler,
+    LoadedModel,
+    LoadedModels,
+    ModelState,
+    VersionStatus,
+)
 from app.registry.model_settings import ModelSettings
 from app.registry.repository import Stamp
 from app.serving.installer import Attempt, Installer
@@ -41,12 +47,16 @@ class Changes:
 
 
 class Tried(NamedTuple):
-    """A version that failed to load, and the time of its next attempt if nothing changes."""
+    """A version that failed to load, and the time of its next attempt if nothing changes.
+
+    `changes` is the number of changes to the served versions, which a handler may wait for.
+    """
 
     attempt: Attempt
     state: State
     settings: ModelSettings
     again_at: float
+    changes: int
 
 
 class Checked(NamedTuple):
@@ -84,6 +94,37 @@ class Rollout:
         self._tried: dict[ModelId, Tried] = {}  # versions that failed to load
         self._checked: dict[ModelId, Checked] = {}  # served versions
 
+    def waiting(self) -> list[str]:
+        """The handlers that wait for models which may be served by now."""
+        now = self.loaded.changes
+        return sorted(
+            {
+                model.name
+                for model, tried in self._tried.items()
+                if tried.attempt is Attempt.WAITING and tried.changes != now
+            }
+        )
+
+    def check_handlers(self) -> None:
+        """Show which handlers cannot work now, and why."""
+        for handler in self.loaded.handlers():
+            problem = handler.pool.problem() or self.loaded.missing(handler.manifest)
+            shown = next(
+                each
+                for each in self.loaded.statuses(handler.id.name)
+                if each.id == handler.id.plain
+            )
+            state = ModelState.READY if problem is None else ModelState.FAILED
+            if shown.changed or (
+                shown.state is state and (not problem or shown.problem == problem)
+            ):
+                continue
+            self.loaded.record(VersionStatus(handler.id.plain, state, problem))
+            if problem is None:
+                LOG.info("handler_ready", handler=str(handler.id))
+            else:
+                LOG.error("handler_not_ready", handler=str(handler.id), problem=problem)
+
     def forget_failures(self) -> None:
         """Try failed versions again at the next check."""
         self._tried.clear()
@@ -104,7 +145,7 @@ class Rollout:
             attempt = await self._serve(model, changes)
             if attempt is Attempt.LOADED:
                 kept.append(model)
-            elif attempt is Attempt.REJECTED:
+            elif attempt in (Attempt.REJECTED, Attempt.WAITING):
                 rejected += 1
                 if not kept:  # no downgrade
                     break
@@ -135,7 +176,7 @@ class Rollout:
 
     async def _serve(self, model: ModelId, changes: Changes) -> Attempt:
         """Serve a version with its current settings, or with the earlier ones if that fails."""
-        served = self.loaded.find(model)
+        served = self.loaded.find_any(model)
         if served is None:
             return await self._attempt(model, changes)
         change = await self._change(model, served)
@@ -143,13 +184,20 @@ class Rollout:
             await self._attempt(model, changes)
             return Attempt.LOADED
         self._tried.pop(model, None)
-        if change is None:
+        if change is None and not self._is_unready(model):
             self.loaded.clear_problem(model)  # the failed settings are no longer wanted
-        else:
+        elif change is not None:
             changes.failed.append(self.loaded.record_change(model, str(change)))
         return Attempt.LOADED
 
-    async def _change(self, model: ModelId, served: LoadedModel) -> VersionChanged | None:
+    def _is_unready(self, model: ModelId) -> bool:
+        """Whether it is a handler that cannot work now; see `check_handlers`."""
+        statuses = self.loaded.statuses(model.name)
+        return any(each.id == model and each.state is ModelState.FAILED for each in statuses)
+
+    async def _change(
+        self, model: ModelId, served: LoadedModel | LoadedHandler
+    ) -> VersionChanged | None:
         """How the files of a served version differ from those that are served, logged once.
 
         Files that are gone or cannot be listed are not a change: the version just stays.
@@ -181,6 +229,7 @@ class Rollout:
             tried is not None
             and (tried.state, tried.settings) == (state, settings)
             and time.monotonic() < tried.again_at
+            and (tried.attempt is not Attempt.WAITING or tried.changes == self.loaded.changes)
         ):
             return tried.attempt
         attempt = await self._installer.install(model, self.loaded)
@@ -190,7 +239,8 @@ class Rollout:
             changes.loaded.append(model)
         else:
             again_s = AGAIN_S if attempt is Attempt.HINDERED else math.inf
-            self._tried[model] = Tried(attempt, state, settings, time.monotonic() + again_s)
+            again_at = time.monotonic() + again_s
+            self._tried[model] = Tried(attempt, state, settings, again_at, self.loaded.changes)
             changes.failed.extend(s for s in self.loaded.statuses(model.name) if s.id == model)
         return attempt
 

@@ -47,9 +47,7 @@ class ServedArtifacts:
         self._repository = repository
         self._claims = claims
 
-    def open(
-        self, model: ModelId, served: str | None = None
-    ) -> Artifact | HandlerArtifact:
+    def open(self, model: ModelId, served: str | None = None) -> Artifact | HandlerArtifact:
         """Open a version in order to serve it, until `release`.
 
         Args:

@@ -16,7 +16,6 @@ from app.api.endpoints import TOP_K, version_number
 from app.api.errors import VARY, RawAnswer
 from app.api.memo import Written
 from app.api.negotiation import MUST, NEVER
-from app.api.offload import without_frames
 from app.api.outcomes import JSON_HEADERS
 from app.api.payloads import check_length
 from app.api.queries import parameters_of
@@ -31,6 +30,7 @@ from app.errors import (
 )
 from app.handlers.contract import HandlerAnswer, HandlerJob, HandlerRequest
 from app.registry.loaded_models import LoadedHandler
+from app.types import Item
 
 INPUTS = "inputs"
 MAX_ACCEPT = 4096  # bytes of the header that a handler gets
@@ -110,14 +110,14 @@ class HandlerCall(Call):
         return submission
 
     def _inflate(self, submission: Submission, inflater: Inflater, request_id: bytes) -> None:
-        def done(made: bytes | Exception) -> None:
+        def done(made: list[Item] | bytes | Exception) -> None:
             if isinstance(made, Exception):
                 submission.fail(made)
-            elif not submission.is_settled:
+            elif isinstance(made, bytes) and not submission.is_settled:
                 try:
                     self._submit(submission, made, request_id)
                 except Exception as error:
-                    submission.fail(without_frames(error))
+                    submission.fail(error)
 
         self._task = self.service.offload.start(inflater.inflate, inflater.limit, done)
 
@@ -297,7 +297,7 @@ def _items(body: bytes, media_type: str) -> list[bytes]:
     """
     if media_type and media_type.partition(";")[0].strip().lower() != JSON:
         raise InvalidInput(
-            f"a batch for a handler is JSON, {{\"inputs\": [...]}}, got {media_type[:80]!r}; send "
+            f'a batch for a handler is JSON, {{"inputs": [...]}}, got {media_type[:80]!r}; send '
             "other bodies one by one to predict"
         )
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, TypeAlias
 
 from fastapi import FastAPI, Request
 
@@ -16,8 +16,15 @@ from app.api.queries import check_query
 from app.api.service import Service
 from app.codecs.base import JSON
 from app.errors import InvalidInput, ModelNotFound
-from app.registry.loaded_models import LoadedModel, ModelState, ReplicaStatus, VersionStatus
+from app.registry.loaded_models import (
+    LoadedHandler,
+    LoadedModel,
+    ModelState,
+    ReplicaStatus,
+    VersionStatus,
+)
 
+Loaded: TypeAlias = LoadedModel | LoadedHandler
 FULL: dict[str, Any] = {
     "name": "full",
     "in": "query",
@@ -58,7 +65,7 @@ def add_models(app: FastAPI, service: Service) -> None:
         describe = _details if _wants_all(request) else _summary
         loaded = service.loaded
         return schemas.ModelList(
-            models=[describe(service, name, loaded.get(name)) for name in loaded.names]
+            models=[describe(service, name, _current(service, name)) for name in loaded.names]
         )
 
     @app.get(
@@ -79,19 +86,23 @@ def add_models(app: FastAPI, service: Service) -> None:
         return describe(service, name, _named(service, name, request))
 
 
-def _named(service: Service, name: str, request: Request) -> LoadedModel | None:
+def _current(service: Service, name: str) -> Loaded | None:
+    return service.loaded.get(name) or service.loaded.handler(name)
+
+
+def _named(service: Service, name: str, request: Request) -> Loaded | None:
     """The loaded version that the query names; without one, the version that serves, if any.
 
     Raises:
         ModelNotFound: if that version is not loaded.
     """
-    given, current = request.query_params.getlist("version"), service.loaded.get(name)
+    given, current = request.query_params.getlist("version"), _current(service, name)
     if not given:
         return current
     number = version_number(",".join(given))  # several are not a number
     if current is None:
         raise ModelNotFound(f"no version of {name!r} is loaded")
-    return service.loaded.resolve(name, number)
+    return service.loaded.handler(name, number) or service.loaded.resolve(name, number)
 
 
 def _wants_all(request: Request) -> bool:
@@ -106,14 +117,18 @@ def _wants_all(request: Request) -> bool:
     raise InvalidInput(f"the query has full={'&full='.join(given)!r}; use full=true or full=false")
 
 
-def _summary(service: Service, name: str, loaded: LoadedModel | None) -> schemas.ModelSummary:
+def _summary(service: Service, name: str, loaded: Loaded | None) -> schemas.ModelSummary:
     statuses = service.loaded.statuses(name)
     problem = service.loaded.unreadable_folders.get(name)
     unknown = ModelState.FAILED if problem else ModelState.UNLOADED
     newest = statuses[0].state if statuses else unknown
     state = ModelState.READY if loaded else newest
+    if isinstance(loaded, LoadedHandler):  # its models may have gone
+        shown = (each.state for each in statuses if each.id == loaded.id.plain)
+        state = next(shown, state)
     return schemas.ModelSummary(
         name=name,
+        kind="handler" if isinstance(loaded, LoadedHandler) else "model",
         default=name == service.loaded.default_model,
         state=state.value,
         version=loaded.id.version if loaded else None,
@@ -137,13 +152,21 @@ def _version_state(status: VersionStatus) -> schemas.VersionState:
     )
 
 
-def _info(service: Service, name: str, loaded: LoadedModel | None) -> schemas.ModelInfo:
+def _info(service: Service, name: str, loaded: Loaded | None) -> schemas.ModelInfo:
     known = dict(_summary(service, name, loaded))
     known["limits"] = schemas.RequestSize(
         items=service.limits.max_items, body_bytes=service.limits.max_body_bytes
     )
     if loaded is None:
         return schemas.ModelInfo(**known)
+    if isinstance(loaded, LoadedHandler):
+        handler = loaded.manifest
+        return schemas.ModelInfo(
+            **known,
+            description=handler.description,
+            media_types=list(handler.media_types),
+            calls=[str(each) for each in handler.models],
+        )
     manifest = loaded.manifest
     return schemas.ModelInfo(
         **known,
@@ -158,7 +181,16 @@ def _info(service: Service, name: str, loaded: LoadedModel | None) -> schemas.Mo
     )
 
 
-def _details(service: Service, name: str, loaded: LoadedModel | None) -> schemas.ModelDetails:
+def _details(service: Service, name: str, loaded: Loaded | None) -> schemas.ModelDetails:
+    if isinstance(loaded, LoadedHandler):
+        return schemas.ModelDetails(
+            **dict(_info(service, name, loaded)),
+            variant=None,
+            signed_by=loaded.signed_by,
+            settings=None,
+            replicas=[],
+            manifest=loaded.manifest.public(),
+        )
     replicas = service.lifecycle.replica_states(loaded.id if loaded else None)
     return schemas.ModelDetails(
         **dict(_info(service, name, loaded)),

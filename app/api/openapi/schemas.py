@@ -226,6 +226,9 @@ class ModelSummary(BaseModel):
     """A model in the repository, and its loaded versions."""
 
     name: str
+    kind: Literal["model", "handler"] = Field(
+        "model", description="a handler is Python code around models; only its own calls reach it"
+    )
     default: bool = Field(description="whether /predict means this model")
     state: State = Field(description="ready if any version is ready")
     version: int | None = Field(description="the version for requests that name none")
@@ -261,6 +264,7 @@ class ModelInfo(ModelSummary):
     labels: list[str] | None = Field(
         None, description="of the first output; null: predictions have `outputs` instead"
     )
+    calls: list[str] = Field([], description="the models that a handler calls")
     example: JsonValue = Field(None, description="one item in JSON; null: too large to show")
 
 
