@@ -9,7 +9,7 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import orjson
 import structlog
@@ -246,8 +246,7 @@ class HandlerProcess(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
-        if isinstance(transport, asyncio.Transport):
-            self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
