@@ -19,6 +19,7 @@ BYTES_PER_S = (
     32 << 20
 )  # read at most: a process that prints on and on waits, as for a slow terminal
 PAUSE_S = 0.1
+TELL_S = 1.0  # from the first line that is left out to the line that says how many
 
 
 class Output:
@@ -41,6 +42,7 @@ class Output:
         self._skipped = 0  # lines
         self._budget = BYTES_PER_S
         self._since = time.monotonic()
+        self._telling: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         os.set_blocking(descriptor, False)
@@ -63,7 +65,7 @@ class Output:
             self._take(data)
         if self._line:
             self._tell(self._line)
-        self._tell_dropped()
+        self._tell_skipped()
         os.close(self._descriptor)
         self._descriptor = -1
 
@@ -80,7 +82,6 @@ class Output:
         self._budget -= len(data)
         if now - self._since > 1.0:
             self._budget, self._since = BYTES_PER_S, now
-            self._tell_dropped()
         elif self._budget <= 0:
             self._loop.remove_reader(self._descriptor)
             self._timer = self._loop.call_later(PAUSE_S, self._resume)
@@ -96,19 +97,27 @@ class Output:
             self._tell(each)
         # The rest has further lines only if there are more of them than can be logged.
         skipped, separator, last = rest.rpartition(b"\n")
-        self._skipped += skipped.count(b"\n") + len(separator)
+        if separator:
+            self._skip(skipped.count(b"\n") + 1)
         self._line = last[:LINE_BYTES]
 
     def _tell(self, line: bytes) -> None:
         if not self._rate.allows(time.monotonic()):
+            self._skip(1)
             return
         text = line[:LINE_BYTES].decode(errors="backslashreplace").rstrip()
         if text:
             LOG.info("handler_output", **self._labels, line=text)
 
-    def _tell_dropped(self) -> None:
-        lines = self._rate.take_left_out() + self._skipped
-        self._skipped = 0
-        if lines:
-            LOG.warning("handler_output_dropped", **self._labels, lines=lines)
-            self._dropped(lines)
+    def _skip(self, lines: int) -> None:
+        self._skipped += lines
+        if self._telling is None:
+            self._telling = self._loop.call_later(TELL_S, self._tell_skipped)
+
+    def _tell_skipped(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
+            LOG.warning("handler_output_dropped", **self._labels, lines=self._skipped)
+            self._dropped(self._skipped)
+            self._skipped = 0

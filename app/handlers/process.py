@@ -9,7 +9,7 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import orjson
 import structlog
@@ -79,10 +79,11 @@ class Pool(Protocol):
 class _Call:
     """A call of a model that is not answered yet."""
 
-    __slots__ = ("cancel", "size")
+    __slots__ = ("cancel", "run", "size")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, run: Run | None) -> None:
         self.size = size
+        self.run = run  # that it belongs to; None: to `setup`
         self.cancel: Callable[[], None] | None = None
 
 
@@ -209,6 +210,9 @@ class HandlerProcess(asyncio.Protocol):
                 self._send(CANCEL, number)
         if run.live == 0:
             run.grace = self._loop.call_later(GRACE_S, self._give_up, run)
+            # Not only when the process drops them: it may not be read before some have ended.
+            for number in [n for n, call in self._calls.items() if call.run is run]:
+                self._dropped(number)
         self._kill_condemned()
 
     def look(self) -> None:
@@ -246,8 +250,7 @@ class HandlerProcess(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
-        if isinstance(transport, asyncio.Transport):
-            self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
@@ -365,7 +368,7 @@ class HandlerProcess(asyncio.Protocol):
         run = self._of.get(of)
         if of != 0 and run is None:
             raise MalformedFrame(f"a call for the unknown request {str(of)[:40]}")
-        call = self._calls[number] = _Call(len(frame.body))
+        call = self._calls[number] = _Call(len(frame.body), run)
         self._calls_bytes += call.size
         many = meta.get("many") is True
         media_type, accept = text_of(meta, "media_type"), text_of(meta, "accept")

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 MAX_SHOWN = 80  # characters of a place, in an error
+TOO_DEEP = "the object is nested too deeply for JSON, or contains itself"
 HINT = (
     "use what JSON has, dataclasses, pydantic models or numpy arrays, or a Response for other data"
 )
@@ -49,9 +50,12 @@ def json_of(value: Any) -> bytes:
     except UnicodeEncodeError as error:
         raise ValueError("a text has half of a surrogate pair, which UTF-8 cannot have") from error
     except RecursionError as error:
-        raise ValueError("the object is nested too deeply for JSON, or contains itself") from error
+        raise ValueError(TOO_DEEP) from error
     except ValueError as error:
-        place = next(_not_finite(value, ""), None)
+        try:
+            place = next(_not_finite(value, ""), None)
+        except RecursionError:
+            raise ValueError(TOO_DEEP) from error
         if place is None:
             raise
         where = f" at {place[:MAX_SHOWN]}" if place else ""

@@ -150,7 +150,9 @@ def spec_of(folder: Path, **fields: Any) -> HandlerSpec:
 
 
 @asynccontextmanager
-async def serving(folder: Path, methods: str, *, top: str = "", **fields: Any) -> AsyncIterator[Served]:
+async def serving(
+    folder: Path, methods: str, *, top: str = "", **fields: Any
+) -> AsyncIterator[Served]:
     """A started pool."""
     plane, metrics = ScriptedPlane(), CountedMetrics()
     pool = ProcessPool(spec_of(write(folder, methods, top=top), **fields), plane, metrics)

@@ -1,0 +1,198 @@
+"""What handlers return and send, in the forms of the native contract."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from pydantic import BaseModel
+
+from app.api.multipart import read_files
+from torchlane.handlers.api import CallFailed, Request, Response
+from torchlane.handlers.encoding import (
+    Encoded,
+    NotAcceptable,
+    decode_replies,
+    decode_reply,
+    encode_answer,
+    encode_item,
+    encode_items,
+    npz_of,
+    png_of,
+    weight_of,
+)
+
+
+@dataclass
+class Box:
+    left: int
+    score: Any
+
+
+class Item(BaseModel):
+    price: float
+
+
+ARRAY = np.array([[1.5, 2.0]], np.float32)
+PICTURE = Image.new("RGB", (3, 2), "red")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"a": [1, 2.5, None, True, "ä"]}, '{"a":[1,2.5,null,true,"ä"]}'),
+        (Box(1, np.float32(0.5)), '{"left":1,"score":0.5}'),
+        ([Item(price=2)], '[{"price":2.0}]'),
+        (ARRAY, "[[1.5,2.0]]"),
+        ({"a": ARRAY, "n": np.int64(3)}, '{"a":[[1.5,2.0]],"n":3}'),
+        ("text", '"text"'),
+        (None, "null"),
+    ],
+)
+def test_answers_in_json(value: object, text: str) -> None:
+    status, encoded = encode_answer(value, "")
+    assert (status, encoded) == (200, Encoded("application/json", text.encode()))
+
+
+def circle() -> list[Any]:
+    items: list[Any] = []
+    items.append(items)
+    return items
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (np.array([1.0, np.nan]), r"no NaN and no infinity at \[1\]"),
+        ({"a": Box(1, np.float32("inf"))}, r"no infinity at \.a\.score"),
+        ({(1, 2): 3}, "keys must be str"),
+        (1j, "an object of type complex"),
+        ("\ud800", "half of a surrogate pair"),
+        ([PICTURE], "an object of type Image"),
+        (circle(), "contains itself"),
+        (b"1", "bytes have no media type"),
+        (Image.new("CMYK", (1, 1)), r'picture\.convert\("RGB"\)'),
+    ],
+)
+def test_what_has_no_form_is_refused(value: object, reason: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=reason):
+        encode_answer(value, "")
+
+
+def test_other_answers() -> None:
+    status, encoded = encode_answer(PICTURE, "")
+    assert (status, encoded.media_type) == (200, "image/png")
+    assert Image.open(io.BytesIO(encoded.body)).size == (3, 2)
+    assert encode_answer(Response("<p>", "text/html", 201), "") == (201, ("text/html", b"<p>"))
+    _, encoded = encode_answer(ARRAY, "application/x-npy")
+    assert np.array_equal(np.load(io.BytesIO(encoded.body)), ARRAY)
+
+
+def test_accept_that_excludes_the_answer() -> None:
+    with pytest.raises(NotAcceptable, match="image/png, which Accept does not allow"):
+        encode_answer(PICTURE, "application/json")
+    assert encode_answer(Response("no", "text/plain", 404), "application/json")[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("accept", "weight"),
+    [
+        ("", 1),
+        ("*/*", 1),
+        ("image/*;q=0.5, */*;q=0.1", 0.5),
+        ("image/png;q=0, */*", 0),
+        ("application/json", 0),
+        ("text/html, IMAGE/PNG;q=0.25", 0.25),
+        ("image/png;q=x", 1),
+    ],
+)
+def test_weights_of_accept(accept: str, weight: float) -> None:
+    assert weight_of("image/png", accept) == weight
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ((1, "a/b"), "bytes or str, not int"),
+        (("", "a/b", 99), "from 200 to 599"),
+        (("", "png"), "a media type"),
+        (("", "a/b\r\nx: y"), "a media type"),
+    ],
+)
+def test_response_that_cannot_be_sent(arguments: tuple[Any, ...], reason: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=reason):
+        Response(*arguments)
+
+
+def test_arguments_of_calls() -> None:
+    assert encode_item([1, 2]) == ("application/json", b'{"input":[1,2]}')
+    assert encode_item("text") == ("application/json", b'{"input":"text"}')
+    assert encode_item(b"\x89PNG") == ("", b"\x89PNG")
+    assert encode_item(Request(b"1", {"media_type": "a/b"})) == ("a/b", b"1")
+    assert np.array_equal(np.load(io.BytesIO(encode_item(ARRAY).body)), ARRAY)
+    media_type, body = encode_item({"a": ARRAY, "file": ARRAY})
+    assert media_type == "application/x-npz"
+    assert dict(np.load(io.BytesIO(body))).keys() == {"a", "file"}
+
+
+def test_picture_that_is_untouched_is_sent_as_it_came() -> None:
+    file = io.BytesIO()
+    PICTURE.save(file, "JPEG")
+    picture = Request(file.getvalue(), {}).image()
+    assert encode_item(picture) == ("", file.getvalue())
+    picture.putpixel((0, 0), (0, 0, 255))
+    media_type, body = encode_item(picture)
+    assert media_type == "image/png"
+    assert Image.open(io.BytesIO(body)).getpixel((0, 0)) == (0, 0, 255)
+
+
+def test_items_of_a_batch() -> None:
+    assert encode_items([1, [2]]) == ("application/json", b'{"inputs":[1,[2]]}')
+    stacked = encode_items([ARRAY, ARRAY])
+    assert np.load(io.BytesIO(stacked.body)).shape == (2, 1, 2)
+    ragged = encode_items([ARRAY, ARRAY[0]])
+    assert json.loads(ragged.body) == {"inputs": [[[1.5, 2.0]], [1.5, 2.0]]}
+    files = encode_items([PICTURE, b"GIF8"])
+    sent = read_files(files.media_type, files.body, 2)
+    assert [bytes(each.data) for each in sent] == [png_of(PICTURE), b"GIF8"]
+
+
+@pytest.mark.parametrize(
+    ("items", "reason"),
+    [
+        ([], "at least one item"),
+        ([b"a", 1], "files .* or other items, not both"),
+        ([Request(b"1", {})], "not requests"),
+    ],
+)
+def test_items_that_cannot_be_sent(items: list[Any], reason: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=reason):
+        encode_items(items)
+
+
+def test_replies() -> None:
+    native = b'{"model":"m","version":1,"prediction":{"label":"a"}}'
+    assert decode_reply("m", Encoded("application/json", native)) == {"label": "a"}
+    assert decode_reply("h", Encoded("application/json", b"[1]")) == [1]
+    arrays = decode_reply("m", Encoded("application/x-npz", npz_of({"y": ARRAY})))
+    assert np.array_equal(arrays["y"], ARRAY)
+    other = decode_reply("h", Encoded("image/png", b"x"))
+    assert (other.body, other.media_type) == (b"x", "image/png")
+
+
+def test_replies_to_a_batch() -> None:
+    many = b'{"failed":0,"predictions":[{"label":"a"},{"label":"b"}]}'
+    results = decode_replies("m", Encoded("application/json", many), 2)
+    assert [each["label"] for each in results] == ["a", "b"]
+    stacked = npz_of({"y": np.arange(4).reshape(2, 2)})
+    first, second = decode_replies("m", Encoded("application/x-npz", stacked), 2)
+    assert (first["y"].tolist(), second["y"].tolist()) == ([0, 1], [2, 3])
+    failed = b'{"failed":1,"predictions":[1,{"error":"no","code":"backend_failed"}]}'
+    with pytest.raises(CallFailed, match="item 1: no") as failure:
+        decode_replies("m", Encoded("application/json", failed), 2)
+    assert failure.value.code == "backend_failed"
