@@ -12,6 +12,7 @@ from typing import BinaryIO
 
 from export.errors import NO_SPACE, ExportError, UsageError
 from models.durable import sync
+from models.handlers import HandlerManifest
 from models.manifest import (
     DIGEST_FILE,
     MANIFEST_FILE,
@@ -135,7 +136,7 @@ def staging_folder(out: Path, model: str) -> Iterator[Path]:
                 folder.rmdir()
 
 
-def publish(staging: Path, manifest: Manifest, sign: Sign | None = None) -> Path:
+def publish(staging: Path, manifest: Manifest | HandlerManifest, sign: Sign | None = None) -> Path:
     """Write manifest and digest into the staging folder and rename it to its version, durably.
 
     Args:

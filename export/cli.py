@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from export.errors import ExportError, UsageError
-from export.options import adoption, artifacts, measuring, signing, training
+from export.options import adoption, artifacts, handlers, measuring, signing, training
 from models.extras import MissingExtra, check_extra
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 EPILOG = """\
 other commands (--help explains each):
+  torchlane export handler FILE  export a handler: your own Python around served models
   torchlane train MODEL     train a model as its definition declares, on one or more devices
   torchlane adopt FILE      export TorchScript, ONNX, a TorchServe .mar or a Hugging Face folder
   torchlane tune FOLDER     time an artifact's variants on this machine, as a new version
@@ -31,10 +32,11 @@ exit codes: 0 done; 1 failed and left nothing behind; 2 wrong usage.
 
 example: torchlane export digits --out artifacts
 """
-EXPORT, TRAIN = "export", "train"
+EXPORT, HANDLER, TRAIN = "export", "handler", "train"
 # Name -> its description, and what adds its arguments.
 COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
     TRAIN: (training.DESCRIPTION, training.add_train),
+    HANDLER: (handlers.DESCRIPTION, handlers.add_handler),
     "adopt": (adoption.DESCRIPTION, adoption.add_adopt),
     "tune": (
         "Time an artifact's variants on this machine; write the plan as a new version.",
@@ -105,7 +107,8 @@ def parser(command: str = EXPORT, models: Collection[str] = ()) -> argparse.Argu
         artifacts.add_export(top, models)
         return top
     description, add_arguments = COMMANDS[command]
-    top = _Parser(prog=f"torchlane {command}", description=description)
+    prog = f"torchlane export {command}" if command == HANDLER else f"torchlane {command}"
+    top = _Parser(prog=prog, description=description)
     add_arguments(top)
     return top
 

@@ -20,7 +20,8 @@ from export.apart import apart, is_large
 from export.artifact import any_artifact
 from export.comparison import compare
 from export.errors import ExportError
-from export.pipeline import ExportJob, export, open_artifact
+from export.handlers import command as handlers
+from export.pipeline import ExportJob, export, open_any_artifact
 from export.progress import progress_on, say, stdout
 from export.proving.prove import ProofOptions
 from export.renewal import tune_again
@@ -31,6 +32,7 @@ from export.training import options
 from models.definitions.definition import Definition
 from models.definitions.loading import BrokenDefinition
 from models.definitions.training import Diverged
+from models.handlers import HandlerManifest
 from models.manifest import SIGNATURE_FILE
 
 
@@ -147,12 +149,16 @@ def _tune(args: argparse.Namespace, console: Console) -> None:
 
 def _show(args: argparse.Namespace, console: Console) -> None:
     keys = signing.trusted_keys(args.trusted_keys)
-    manifest = open_artifact(args.folder, keys)
+    manifest = open_any_artifact(args.folder, keys)
     signature = signing.describe_signature(args.folder, is_checked=keys is not None)
+    if isinstance(manifest, HandlerManifest):
+        handlers.show(console, manifest, args.folder, signature)
+        return
     print_report(console, manifest, args.folder, signature)
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace, Console], None]] = {
+    "handler": handlers.run,
     "adopt": _adopt,
     "tune": _tune,
     "show": _show,

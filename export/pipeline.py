@@ -34,8 +34,9 @@ from export.variants.registry import MAKERS, select_variants
 from models.choices import Precision
 from models.definitions.definition import Definition, Progress
 from models.golden import golden_batches
+from models.handlers import HandlerManifest
 from models.heap import collect
-from models.integrity import IntegrityError, Untrusted, Verifier, read_artifact
+from models.integrity import IntegrityError, NotAModel, Untrusted, Verifier, read_any_artifact
 from models.manifest import SCHEMA_VERSION, GoldenExample, Manifest, OmittedVariant, TrainingRun
 from models.tensors import EncodedArray, stack
 
@@ -162,8 +163,20 @@ def open_artifact(folder: Path, verifier: Verifier | None = None) -> Manifest:
     Raises:
         UsageError: if it is not intact or not signed by a trusted key; the message names the file.
     """
+    manifest = open_any_artifact(folder, verifier)
+    if isinstance(manifest, HandlerManifest):
+        raise UsageError(f"{folder}: {NotAModel(manifest)}")
+    return manifest
+
+
+def open_any_artifact(folder: Path, verifier: Verifier | None = None) -> Manifest | HandlerManifest:
+    """The same for the artifact of a model or of a handler.
+
+    Raises:
+        UsageError: see `open_artifact`.
+    """
     try:
-        return read_artifact(folder, verifier=verifier).manifest
+        return read_any_artifact(folder, verifier=verifier).manifest
     except Untrusted as error:
         raise UsageError(f"{folder}: {error}") from error
     except IntegrityError as error:

@@ -44,8 +44,8 @@ def sign(args: argparse.Namespace, console: Console) -> None:
     signer = read_signer(args.key, lambda: _passphrase(args.key))
     if is_read_by_others(args.key):
         say(console, f"warning: others can read {args.key}; chmod 600 keeps them out")
-    artifact = sign_anew(args.folder, signer, trusted_keys(args.trusted_keys))
-    say(console, f"{artifact.folder} is {args.folder}, signed by the key {signer.fingerprint}")
+    folder = sign_anew(args.folder, signer, trusted_keys(args.trusted_keys))
+    say(console, f"{folder} is {args.folder}, signed by the key {signer.fingerprint}")
 
 
 def trusted_keys(path: Path | None) -> TrustedKeys | None:

@@ -13,10 +13,13 @@ from models.codec_specs import TensorCodecSpec
 from tests.artifacts import write_artifact
 from tests.integration.harness import Api, held, serving, settled
 
-SUMMARY = {"name", "default", "state", "version", "versions", "problem", "modelName", "modelUrl"}
+SUMMARY = {
+    *("name", "kind", "default", "state", "version", "versions", "problem"),
+    *("modelName", "modelUrl"),
+}
 INFO = SUMMARY | {
     *("limits", "description", "precision", "codec", "media_types", "inputs", "outputs"),
-    *("labels", "example"),
+    *("labels", "example", "calls"),
 }
 DETAILS = INFO | {"settings", "variant", "signed_by", "replicas", "manifest"}
 PATHS = ("/models", "/models/double")

@@ -186,7 +186,7 @@ class Terminal(io.StringIO):
 class TestShow:
     @pytest.fixture
     def signed(self, old: Path, pair: Pair) -> Path:
-        return sign_anew(old, pair.signer).folder
+        return sign_anew(old, pair.signer)
 
     def test_an_artifact_without_a_signature(self, old: Path) -> None:
         rows = [line.split() for line in run("show", old)[1].splitlines()]

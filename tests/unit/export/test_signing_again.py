@@ -17,7 +17,7 @@ from tests.unit.export.command_line import manifest_of, run
 
 @pytest.fixture
 def signed(old: Path, pair: Pair) -> Path:
-    return sign_anew(old, pair.signer).folder
+    return sign_anew(old, pair.signer)
 
 
 @pytest.fixture

@@ -27,6 +27,8 @@ replicas = 1
 precision = "int8"
 cache = false
 allowed_keys = ["team-a", "team-b"]
+python = "/venvs/a/bin/python"
+processes = 2
 required = false
 
 [models."other"]
@@ -58,6 +60,8 @@ def test_file_overrides_the_defaults(file: Path) -> None:
         pinned_by_file=True,
         cache=False,
         allowed_keys=frozenset(("team-a", "team-b")),
+        python="/venvs/a/bin/python",
+        processes=2,
     )
     assert models.of("other") == models.of("absent") == DEFAULTS
     assert models.required == {"other"}

@@ -1,0 +1,1 @@
+"""Exports handlers: reads their class, runs them on examples, and writes the artifact."""

@@ -1,0 +1,199 @@
+"""The command `torchlane export handler`, and what `show` says about a handler."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import mimetypes
+import platform
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from pydantic import ValidationError
+from rich.console import Console
+
+from export.artifact import choose_version, digest_of, publish, staging_folder, write_file
+from export.errors import ExportError, UsageError
+from export.handlers.host import Answer, running
+from export.handlers.source import packages_of, read_source
+from export.pipeline import git_commit
+from export.progress import say
+from models.handlers import (
+    CODE_FILE,
+    MAX_CODE_BYTES,
+    HandlerExample,
+    HandlerLimits,
+    HandlerManifest,
+    pack_code,
+)
+from models.manifest import SCHEMA_VERSION
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+MEDIA_TYPES = {  # as the native contract names them
+    ".json": "application/json",
+    ".npy": "application/x-npy",
+    ".npz": "application/x-npz",
+    ".wav": "audio/wav",
+    ".flac": "audio/flac",
+    ".webp": "image/webp",
+    ".txt": "text/plain",
+}
+
+
+def run(args: argparse.Namespace, console: Console) -> None:
+    """Run `export handler`.
+
+    Raises:
+        UsageError: if an option, the source or an example is wrong.
+        ExportError: if the handler cannot be run, fails on an example, or cannot be written.
+    """
+    source: Path = args.source
+    name = args.name or source.stem
+    if not NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} is not a name for a handler; use letters, digits, - and _, as in --name shop"
+        )
+    if not source.exists():
+        raise UsageError(f"{source} does not exist")
+    if args.server is not None and urlsplit(args.server).scheme not in ("http", "https"):
+        raise UsageError(f"--server must be a URL such as http://127.0.0.1:8000, got {args.server}")
+    declared = read_source(source, args.entry)
+    if declared.models and args.server is None:
+        raise UsageError(
+            f"{declared.entry} calls {', '.join(map(str, declared.models))}: start a server that "
+            "has them with `torchlane serve`, and give its URL with --server http://127.0.0.1:8000"
+        )
+    limits = _limits(args, declared.max_batch_size)
+    code = _packed(source)
+    examples = [_read(path) for path in args.example]
+    kinds = [args.media_type or _media_type(path) for path in args.example]
+    with running(code, declared.entry, limits, args.server) as host:
+        answers = [
+            _answer(path, host.ask(body, kind))
+            for path, body, kind in zip(args.example, examples, kinds, strict=True)
+        ]
+    version = choose_version(args.out / name, args.version)
+    with staging_folder(args.out, name) as staging:
+        write_file(staging / CODE_FILE, code)
+        golden = []
+        for index, (body, kind, answer) in enumerate(zip(examples, kinds, answers, strict=True)):
+            request, reply = f"request-{index}", f"answer-{index}"
+            write_file(staging / request, body)
+            write_file(staging / reply, answer.body)
+            golden.append(
+                HandlerExample(
+                    request=request,
+                    media_type=kind,
+                    answer=reply,
+                    status=answer.status,
+                    answer_type=answer.media_type,
+                )
+            )
+        manifest = HandlerManifest(
+            schema_version=SCHEMA_VERSION,
+            kind="handler",
+            model=name,
+            version=version,
+            description=args.description or declared.description,
+            entry=declared.entry,
+            models=declared.models,
+            media_types=tuple(dict.fromkeys(kinds)),
+            limits=limits,
+            golden=tuple(golden),
+            python_version=platform.python_version(),
+            packages=packages_of(source),
+            files={path.name: digest_of(path) for path in sorted(staging.iterdir())},
+            created_at=dt.datetime.now(dt.UTC),
+            git_commit=git_commit(),
+        )
+        folder = publish(staging, manifest)
+    show(console, manifest, folder)
+    flag = "" if args.out == Path("artifacts") else f" --model-dir {args.out}"
+    say(console, f"serve it: torchlane serve --handlers on{flag}")
+
+
+def show(console: Console, manifest: HandlerManifest, folder: Path, signature: str = "") -> None:
+    """Print what a handler's artifact holds."""
+    say(console, f"{manifest.model} version {manifest.version}, a handler: {folder}")
+    for word, what in _rows(manifest, signature):
+        say(console, f"{word:<9} {what}")
+
+
+def _rows(manifest: HandlerManifest, signature: str) -> Iterator[tuple[str, str]]:
+    if manifest.description:
+        yield "does", manifest.description
+    method = "predict_batch" if manifest.limits.max_batch_size > 1 else "predict"
+    yield "runs", f"{manifest.entry}.{method}"
+    yield "calls", ", ".join(map(str, manifest.models)) or "no model"
+    limits = manifest.limits
+    yield (
+        "limits",
+        f"{limits.processes} processes, {limits.concurrency} requests in each, {limits.seconds:g} s"
+        f", {limits.memory_bytes >> 20} MiB",
+    )
+    for each in manifest.golden:
+        size = manifest.files[each.answer].bytes
+        yield (
+            "example",
+            f"{each.media_type}, {manifest.files[each.request].bytes:,} bytes -> {each.status} "
+            f"{each.answer_type}, {size:,} bytes",
+        )
+    packages = ", ".join(f"{name} {version}" for name, version in manifest.packages.items())
+    yield "made with", f"Python {manifest.python_version}" + (f", {packages}" * bool(packages))
+    if signature:
+        yield "signature", signature
+
+
+def _limits(args: argparse.Namespace, max_batch_size: int) -> HandlerLimits:
+    try:
+        return HandlerLimits(
+            processes=args.processes,
+            concurrency=args.concurrency,
+            seconds=args.seconds,
+            memory_bytes=args.memory << 20,
+            max_batch_size=max_batch_size,
+            queue_limit=args.queue_limit,
+            body_bytes=args.max_body_bytes,
+        )
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise UsageError(f"{first['loc'][0]} = {first['input']}: {first['msg']}") from error
+
+
+def _packed(source: Path) -> bytes:
+    try:
+        code = pack_code(source)
+    except OSError as error:
+        raise UsageError(f"{source} cannot be read: {error.strerror}") from error
+    if len(code) > MAX_CODE_BYTES:
+        raise UsageError(
+            f"{source} has {len(code):,} bytes, the limit is {MAX_CODE_BYTES:,}; large weights "
+            "belong into a model of their own"
+        )
+    return code
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"--example {path}: {error.strerror}") from error
+
+
+def _media_type(path: Path) -> str:
+    guess = MEDIA_TYPES.get(path.suffix.lower()) or mimetypes.guess_type(path.name)[0]
+    if guess is None:
+        raise UsageError(
+            f"--example {path}: the media type of {path.suffix or 'this file'} is unknown; name it "
+            "with --media-type"
+        )
+    return guess
+
+
+def _answer(path: Path, answer: Answer) -> Answer:
+    if answer.status >= 400:
+        text = answer.body[:200].decode("utf-8", "replace")
+        raise ExportError(f"the handler answers {answer.status} to --example {path}: {text}")
+    return answer

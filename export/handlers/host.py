@@ -1,0 +1,230 @@
+"""Runs a handler in a process as a server does, and sends its calls to a running server."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import torchlane
+from export.errors import ExportError, UsageError
+from models.handlers import HandlerLimits, unpack_code
+from torchlane.handlers.frames import (
+    ANSWER,
+    CALL,
+    FROM_HANDLER,
+    FROM_HANDLER_BYTES,
+    READY,
+    REPLY,
+    REQUEST,
+    STOP,
+    Decoder,
+    Frame,
+    MalformedFrame,
+    head,
+)
+
+START = Path(torchlane.__file__).with_name("handlers") / "start.py"
+READY_S = 300.0  # for import and `setup`, as in a server
+PIECE = 1 << 20
+STDERR = 2  # where all output of the handler goes
+# Not TORCHLANE_...: a server in the same environment would reject it as an unknown setting.
+API_KEY = "EXPORT_API_KEY"
+KEPT = ("PATH", "HOME", "LANG", "TZ", "TMPDIR", "VIRTUAL_ENV")  # as in a server
+
+
+class Answer(NamedTuple):
+    """The answer to an example."""
+
+    status: int
+    media_type: str
+    body: bytes
+
+
+class Host:
+    """A handler's process; used by `running`.
+
+    Args:
+        end: this side of the connection.
+        server: the URL of a server with its models; None: it calls none.
+        seconds: the longest time of a request.
+    """
+
+    def __init__(self, end: socket.socket, server: str | None, seconds: float) -> None:
+        self._end = end
+        self._server = server
+        self._seconds = seconds
+        self._decoder = Decoder(FROM_HANDLER, FROM_HANDLER_BYTES)
+        self._frames: list[Frame] = []
+        self._number = 0
+
+    def until_ready(self) -> None:
+        """Wait for import and `setup`.
+
+        Raises:
+            ExportError: with the reason, if the handler cannot be run.
+        """
+        self._end.settimeout(READY_S)
+        frame = self._next(READY)
+        if "error" in frame.meta:
+            raise ExportError(f"the handler cannot be run: {frame.meta['error']}")
+
+    def ask(self, body: bytes, media_type: str) -> Answer:
+        """The answer to a request.
+
+        Raises:
+            ExportError: if it fails.
+        """
+        self._end.settimeout(self._seconds)
+        self._number += 1
+        meta = {
+            "media_type": media_type,
+            "accept": "",
+            "request_id": f"example-{self._number}",
+            "timeout_ms": self._seconds * 1000,
+            "traceparent": "",
+        }
+        self._send(REQUEST, self._number, meta, body)
+        frame = self._next(ANSWER)
+        if "code" in frame.meta:
+            where = f" ({frame.meta['where']})" if frame.meta.get("where") else ""
+            raise ExportError(f"{frame.meta.get('error', frame.meta['code'])}{where}")
+        return Answer(int(frame.meta["status"]), str(frame.meta["media_type"]), frame.body)
+
+    def stop(self) -> None:
+        """Tell the process to end."""
+        with contextlib.suppress(OSError):
+            self._send(STOP, 0, {}, b"")
+
+    def _next(self, kind: int) -> Frame:
+        """The next frame of a kind; calls until then are answered."""
+        while True:
+            while self._frames:
+                frame = self._frames.pop(0)
+                if frame.kind == kind:
+                    return frame
+                if frame.kind == CALL:
+                    self._reply(frame)
+            try:
+                received = self._end.recv(PIECE)
+                self._frames += self._decoder.feed(received)
+            except TimeoutError:
+                raise ExportError(
+                    f"the handler did not answer within {self._end.gettimeout():g} s"
+                ) from None
+            except (OSError, MalformedFrame) as error:
+                raise ExportError(f"the handler's process failed: {error}") from error
+            if not received:
+                raise ExportError("the handler's process ended; its output above says why")
+
+    def _reply(self, call: Frame) -> None:
+        status, media_type, body = self._called(call.meta, call.body)
+        meta: dict[str, Any] = {"status": status, "media_type": media_type}
+        if status >= 400:
+            meta |= _failure(body)
+            body = b""
+        self._send(REPLY, call.number, meta, body)
+
+    def _called(self, meta: Mapping[str, Any], body: bytes) -> Answer:
+        if self._server is None:
+            raise UsageError(
+                f"the handler calls {meta.get('model')!r}: start a server with `torchlane serve`, "
+                "and give its URL with --server http://127.0.0.1:8000"
+            )
+        path = f"/models/{meta.get('model')}"
+        if meta.get("version") is not None:
+            path += f"/versions/{meta['version']}"
+        path += "/batch-predict" if meta.get("many") else "/predict"
+        headers = {"Accept": str(meta.get("accept") or "*/*")}
+        if meta.get("media_type"):
+            headers["Content-Type"] = str(meta["media_type"])
+        if key := os.environ.get(API_KEY):
+            headers["Authorization"] = f"Bearer {key}"
+        parts = urlsplit(self._server)
+        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        connection = kind(parts.netloc, timeout=self._seconds)
+        try:
+            connection.request("POST", parts.path.rstrip("/") + path, body, headers)
+            answer = connection.getresponse()
+            return Answer(answer.status, answer.getheader("content-type", ""), answer.read())
+        except (OSError, HTTPException) as error:
+            raise ExportError(f"--server {self._server} does not answer: {error}") from error
+        finally:
+            connection.close()
+
+    def _send(self, kind: int, number: int, meta: Mapping[str, Any], body: bytes) -> None:
+        text = json.dumps(meta).encode() if meta else b""
+        self._end.sendall(head(kind, number, text, len(body)) + body)
+
+
+def _failure(body: bytes) -> dict[str, Any]:
+    try:
+        content = json.loads(body)
+        failure = {"code": str(content["code"]), "error": str(content["error"])}
+    except (ValueError, KeyError, TypeError):
+        return {"code": "internal", "error": body[:200].decode("utf-8", "replace")}
+    if "retry_after_ms" in content:
+        failure["retry_after_ms"] = content["retry_after_ms"]
+    return failure
+
+
+@contextlib.contextmanager
+def running(code: bytes, entry: str, limits: HandlerLimits, server: str | None) -> Iterator[Host]:
+    """A process of a handler that is ready; ended with all that it started.
+
+    Args:
+        code: its files, packed.
+        entry: module and class.
+        limits: of the handler.
+        server: see `Host`.
+
+    Raises:
+        ExportError: if it cannot be run.
+    """
+    ours, theirs = socket.socketpair()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(ours)
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="torchlane-")))
+        unpack_code(code, folder)
+        settings = {
+            "descriptor": theirs.fileno(),
+            "parent": os.getpid(),
+            "folder": str(folder),
+            "entry": entry,
+            "max_batch_size": limits.max_batch_size,
+            "concurrency": limits.concurrency,
+        }
+        environment = {name: os.environ[name] for name in KEPT if name in os.environ}
+        with theirs:
+            process = subprocess.Popen(  # nosec B603 # our own interpreter and file
+                [sys.executable, "-I", "-B", "-u", str(START), entry, json.dumps(settings)],
+                stdin=subprocess.DEVNULL,
+                stdout=STDERR,
+                env=environment | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+                cwd=folder,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        stack.callback(_end, process)
+        host = Host(ours, server, limits.seconds)
+        host.until_ready()
+        yield host
+        host.stop()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Wait a moment for a process, then kill it."""
+    try:
+        process.wait(2.0)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

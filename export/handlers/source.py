@@ -1,0 +1,136 @@
+"""Reads what the source of a handler says, without running it."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from export.errors import UsageError
+from models.handlers import CalledModel
+
+BASE = "Handler"
+
+
+class Declared(NamedTuple):
+    """What a handler's class declares.
+
+    Attributes:
+        entry: module and class.
+        models: that it calls.
+        max_batch_size: 1: it has `predict`.
+        description: the first line of its documentation.
+    """
+
+    entry: str
+    models: tuple[CalledModel, ...]
+    max_batch_size: int
+    description: str
+
+
+def read_source(source: Path, entry: str | None) -> Declared:
+    """Find the handler's class in a file, or in the modules of a folder.
+
+    Args:
+        source: the file or folder.
+        entry: MODULE:CLASS; None: the only class there is.
+
+    Raises:
+        UsageError: if there is no such class, or several, or it declares no constants.
+    """
+    classes = dict(_classes(source))
+    if entry is None and len(classes) != 1:
+        names = ", ".join(classes) or "none"
+        raise UsageError(
+            f"{source} must have one class that is a torchlane.Handler, got {names}; name it with "
+            "--entry MODULE:CLASS"
+        )
+    entry = entry or next(iter(classes))
+    node = classes.get(entry)
+    if node is None:
+        raise UsageError(
+            f"{source} has no class {entry} that is a torchlane.Handler; there are: "
+            f"{', '.join(classes) or 'none'}"
+        )
+    models = _constant(node, "models", ())
+    size = _constant(node, "max_batch_size", 1)
+    if not isinstance(models, tuple | list) or not all(isinstance(each, str) for each in models):
+        raise UsageError(f'{entry}.models must be names, such as ("detector", "classifier/2")')
+    if type(size) is not int or not 1 <= size <= 4096:
+        raise UsageError(f"{entry}.max_batch_size must be 1 to 4096, got {size!r}")
+    text = ast.get_docstring(node) or ""
+    called = tuple(_called(entry, each) for each in models)
+    return Declared(entry, called, size, text.partition("\n")[0])
+
+
+def packages_of(source: Path) -> dict[str, str]:
+    """The installed packages that the source imports, with their versions here."""
+    names = {
+        (alias.name if isinstance(node, ast.Import) else node.module or "").partition(".")[0]
+        for path in _files(source)
+        for node in ast.walk(_parsed(path))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    names -= sys.stdlib_module_names | {"torchlane", ""}
+    owners = importlib.metadata.packages_distributions()
+    found = sorted({owner for name in names for owner in owners.get(name, ())})
+    return {owner: importlib.metadata.version(owner) for owner in found}
+
+
+def _called(entry: str, text: str) -> CalledModel:
+    name, _, version = text.partition("/")
+    try:
+        return CalledModel(name=name, version=int(version) if version else None)
+    except ValueError:
+        raise UsageError(
+            f"{entry}.models has {text!r}; use NAME or NAME/VERSION, such as detector/3"
+        ) from None
+
+
+def _files(source: Path) -> list[Path]:
+    return sorted(source.rglob("*.py")) if source.is_dir() else [source]
+
+
+def _parsed(path: Path) -> ast.Module:
+    try:
+        return ast.parse(path.read_bytes(), path.name)
+    except (OSError, SyntaxError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read as Python: {error}") from error
+
+
+def _classes(source: Path) -> Iterator[tuple[str, ast.ClassDef]]:
+    for path in sorted(source.glob("*.py")) if source.is_dir() else [source]:
+        for node in _parsed(path).body:
+            if isinstance(node, ast.ClassDef) and any(_is_base(base) for base in node.bases):
+                yield f"{path.stem}:{node.name}", node
+
+
+def _is_base(base: ast.expr) -> bool:
+    return (isinstance(base, ast.Attribute) and base.attr == BASE) or (
+        isinstance(base, ast.Name) and base.id == BASE
+    )
+
+
+def _constant(node: ast.ClassDef, name: str, default: object) -> object:
+    """The value of an attribute that the class declares.
+
+    Raises:
+        UsageError: if it is not a constant.
+    """
+    for each in node.body:
+        targets = [each.target] if isinstance(each, ast.AnnAssign) else []
+        targets = each.targets if isinstance(each, ast.Assign) else targets  # type: ignore[assignment]
+        value = each.value if isinstance(each, ast.Assign | ast.AnnAssign) else None
+        if value is None or name not in [t.id for t in targets if isinstance(t, ast.Name)]:
+            continue
+        try:
+            return ast.literal_eval(value)
+        except ValueError:
+            raise UsageError(
+                f'{node.name}.{name} must be written as a constant, such as {name} = ("detector",)'
+            ) from None
+    return default

@@ -1,0 +1,110 @@
+"""The options of `torchlane export handler`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from export import values
+from models.local_paths import local_path
+
+DESCRIPTION = (
+    "Create an artifact of a handler: your own Python around served models. It is run on the "
+    "examples, whose answers a server must get again before it serves the handler."
+)
+
+
+def add_handler(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `torchlane export handler`."""
+    parser.add_argument(
+        "source",
+        type=local_path,
+        metavar="FILE|FOLDER",
+        help="the Python file with the class, or the folder with all files that the handler needs",
+    )
+    parser.add_argument(
+        "--name", metavar="NAME", help="the handler's name in URLs (default: that of the file)"
+    )
+    parser.add_argument(
+        "--entry",
+        metavar="MODULE:CLASS",
+        help="the class to run, such as shop:Shop (default: the only torchlane.Handler there is)",
+    )
+    parser.add_argument(
+        "--example",
+        type=local_path,
+        action="append",
+        required=True,
+        metavar="FILE",
+        help="the body of a request, such as street.jpg or request.json; may be repeated",
+    )
+    parser.add_argument(
+        "--media-type",
+        metavar="TYPE",
+        help="the Content-Type of all examples (default: by the ending of each file)",
+    )
+    parser.add_argument(
+        "--server",
+        metavar="URL",
+        help="a running server with the models that the handler calls, such as "
+        "http://127.0.0.1:8000; needed if it calls any",
+    )
+    parser.add_argument("--description", default="", metavar="TEXT", help="for people")
+    _add_limits(parser)
+    parser.add_argument(
+        "--out",
+        type=local_path,
+        default=Path("artifacts"),
+        metavar="FOLDER",
+        help="the repository to write to: FOLDER/NAME/VERSION (default: artifacts)",
+    )
+    parser.add_argument(
+        "--version",
+        type=int,
+        metavar="N",
+        help="the version number to write (default: one more than the highest)",
+    )
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--processes",
+        type=values.positive,
+        default=1,
+        metavar="N",
+        help="processes that run it, in each process of the server (default: 1)",
+    )
+    parser.add_argument(
+        "--concurrency",
+        type=values.positive,
+        default=8,
+        metavar="N",
+        help="requests that run at once in a process (default: 8)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="the longest time of one request (default: 30)",
+    )
+    parser.add_argument(
+        "--memory",
+        type=values.positive,
+        default=2048,
+        metavar="MIB",
+        help="MiB of memory of one process with its children; more ends it (default: 2048)",
+    )
+    parser.add_argument(
+        "--queue-limit",
+        type=values.positive,
+        default=256,
+        metavar="N",
+        help="requests that may wait for a process; more are rejected (default: 256)",
+    )
+    parser.add_argument(
+        "--max-body-bytes",
+        type=values.positive,
+        metavar="N",
+        help="the largest body of a request (default: the server's limit)",
+    )

@@ -1,0 +1,87 @@
+"""`torchlane export handler` against a running server, which then serves what it wrote."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from export.cli import main
+from tests.integration.listening import listening, until
+from tests.integration.publishing import Publisher
+from tests.integration.test_handlers import ASKED, SHOP, TOLD
+from tests.integration.wire import request
+
+
+def source(folder: Path, text: str = SHOP) -> Path:
+    file = folder / "shop.py"
+    file.write_text(textwrap.dedent(text))
+    (folder / "ask.json").write_text('{"rows": [[1, 2], [3, 4], [5, 6]]}')
+    return file
+
+
+def refused(
+    capsys: pytest.CaptureFixture[str], file: Path, *more: str, example: str = "ask.json"
+) -> str:
+    arguments = [
+        str(file),
+        "--example",
+        str(file.parent / example),
+        "--out",
+        str(file.parent / "r"),
+    ]
+    assert main(["handler", *arguments, *more], {}) in (1, 2)
+    assert not (file.parent / "r").exists()
+    return capsys.readouterr().err.strip().splitlines()[-1]
+
+
+async def test_what_it_writes_is_served(tmp_path: Path) -> None:
+    publisher = Publisher(tmp_path)
+    publisher.publish(2, "twice")
+    publisher.publish(3, "thrice")
+    file = source(tmp_path)
+    async with listening(publisher.repository, handlers="on", reload_s=0.05) as server:
+        arguments = ["handler", str(file), "--example", str(tmp_path / "ask.json")]
+        arguments += ["--server", f"http://127.0.0.1:{server.port}"]
+        arguments += ["--out", str(publisher.repository)]
+        assert await asyncio.to_thread(main, arguments, {}) == 0
+        folder = publisher.repository / "shop" / "1"
+        assert (
+            folder / "answer-0"
+        ).read_bytes() == b'{"first":[2.0,4.0],"others":[[9.0,12.0],[15.0,18.0]]}'
+        await until(lambda: server.service.loaded.handler("shop") is not None)
+        answer = await server.ask(request("/models/shop/predict", json.dumps(ASKED).encode()))
+        assert answer.json() == TOLD
+        server.asgi.clear()
+    assert main(["show", str(folder)], {}) == 0
+    assert main(["tune", str(folder)], {}) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("x = 1", "must have one class that is a torchlane.Handler, got none"),
+        ("import torchlane\nclass A(torchlane.Handler):\n    models = list('a')", "as a constant"),
+        ("import torchlane\nclass A(torchlane.Handler):\n    models = ('a/b',)", "NAME/VERSION"),
+        (SHOP, "shop:Shop calls twice, thrice: start a server that has them"),
+        ("import torchlane\nclass A(torchlane.Handler):\n    pass", "A has no predict"),
+        ("import torchlane\nclass A(torchlane.Handler):\n  def predict(self, r): 1/0", "division"),
+        ("def", "cannot be read as Python"),
+    ],
+)
+def test_refuses_with_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, why: str
+) -> None:
+    assert why in refused(capsys, source(tmp_path, text))
+
+
+def test_refuses_unknown_media_types_and_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = source(tmp_path, "import torchlane\nclass A(torchlane.Handler): pass")
+    (tmp_path / "a.qqq").write_bytes(b"")
+    assert "name it with --media-type" in refused(capsys, file, example="a.qqq")
+    assert "is not a name for a handler" in refused(capsys, file, "--name", "a b")
