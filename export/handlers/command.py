@@ -128,18 +128,12 @@ def _rows(manifest: HandlerManifest, signature: str) -> Iterator[tuple[str, str]
     yield "runs", f"{manifest.entry}.{method}"
     yield "calls", ", ".join(map(str, manifest.models)) or "no model"
     limits = manifest.limits
-    yield (
-        "limits",
-        f"{limits.processes} processes, {limits.concurrency} requests in each, {limits.seconds:g} s"
-        f", {limits.memory_bytes >> 20} MiB",
-    )
+    processes = f"{limits.processes} processes, {limits.concurrency} requests in each"
+    yield "limits", f"{processes}, {limits.seconds:g} s, {limits.memory_bytes >> 20} MiB"
     for each in manifest.golden:
-        size = manifest.files[each.answer].bytes
-        yield (
-            "example",
-            f"{each.media_type}, {manifest.files[each.request].bytes:,} bytes -> {each.status} "
-            f"{each.answer_type}, {size:,} bytes",
-        )
+        request = f"{each.media_type}, {manifest.files[each.request].bytes:,} bytes"
+        answer = f"{each.answer_type}, {manifest.files[each.answer].bytes:,} bytes"
+        yield "example", f"{request} -> {each.status} {answer}"
     packages = ", ".join(f"{name} {version}" for name, version in manifest.packages.items())
     yield "made with", f"Python {manifest.python_version}" + (f", {packages}" * bool(packages))
     if signature:

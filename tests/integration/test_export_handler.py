@@ -58,6 +58,10 @@ async def test_what_it_writes_is_served(tmp_path: Path) -> None:
         server.asgi.clear()
     assert main(["show", str(folder)], {}) == 0
     assert main(["tune", str(folder)], {}) == 2
+    assert main(["keygen", str(tmp_path / "key.pem")], {}) == 0
+    assert main(["sign", str(folder), "--key", str(tmp_path / "key.pem")], {}) == 0
+    keys = ["--trusted-keys", str(tmp_path / "key.pub.pem")]
+    assert main(["show", str(folder.with_name("2")), *keys], {}) == 0
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,11 +13,14 @@ from typing import Any
 import httpx
 import pytest
 
+from app.access.entries import make_key
 from tests.artifacts import change_manifest
+from tests.e2e.forking import import_path
 from tests.handlers import Example, asks, write_handler
 from tests.integration.harness import Api, serving, settled
 from tests.integration.listening import listening
 from tests.integration.publishing import Publisher, eventually, lifecycle, states
+from tests.keys import make_pair
 
 SHOP = """
 import torchlane
@@ -154,7 +160,7 @@ async def test_items_of_a_batch_have_outcomes_of_their_own(tmp_path: Path) -> No
         good, failed, last = answer.json()["predictions"]
         assert (good["sum"], last["sum"]) == (2, 4)
         assert failed["code"] == "handler_failed"
-        assert failed["details"] == [{"model_error": "ValueError: negative"}]
+        assert failed["details"] == [{"handler_error": "ValueError: negative"}]
         all_failed = await api.client.post("/batch-predict", json={"inputs": [-1, -2]})
         assert (all_failed.status_code, all_failed.json()["code"]) == (500, "handler_failed")
         refused = await api.client.post(
@@ -265,24 +271,28 @@ async def test_a_circle_is_found_at_load(tmp_path: Path) -> None:
         assert all("calls the model" in each for each in problems)
 
 
-async def test_deadline_and_keys(tmp_path: Path) -> None:
-    publisher = Publisher(tmp_path)
+TWICE = """
+import asyncio
+import torchlane
+
+class Shop(torchlane.Handler):
+    models = ("twice",)
+
+    async def predict(self, request):
+        if request.json() == "slow":
+            await asyncio.sleep(30)
+        found = await self.call_many("twice", [[row, 1] for row in range(request.json())])
+        return len(found)
+"""
+
+
+def publish_twice(publisher: Publisher) -> Path:
     publisher.publish(2, "twice")
-    source = """
-    import asyncio
-    import torchlane
+    return write_handler(publisher.repository, "s", 1, TWICE, [asks(2, 2)], ("twice",))
 
-    class Shop(torchlane.Handler):
-        models = ("twice",)
 
-        async def predict(self, request):
-            if request.json() == "slow":
-                await asyncio.sleep(30)
-            return await self.call("twice", [1, 2])
-    """
-    write_handler(
-        publisher.repository, "s", 1, source, [asks(1, {"outputs": {"y": [2, 4]}})], ("twice",)
-    )
+async def test_a_deadline_ends_the_handlers_code(tmp_path: Path) -> None:
+    publish_twice(publisher := Publisher(tmp_path))
     async with serving(publisher.repository, handlers="on") as api:
         late = await api.client.post(
             "/models/s/predict", json="slow", headers={"x-torchlane-timeout-ms": "200"}
@@ -290,10 +300,54 @@ async def test_deadline_and_keys(tmp_path: Path) -> None:
         assert (late.status_code, late.json()["code"]) == (504, "handler_timeout")
 
 
+async def test_calls_count_for_the_caller_and_have_its_rights(tmp_path: Path) -> None:
+    publish_twice(publisher := Publisher(tmp_path))
+    slow, slow_line = make_key("slow", ["predict"], "6/minute")
+    other, other_line = make_key("other", ["predict"])
+    file = tmp_path / "models.toml"
+    file.write_text('[models.twice]\nallowed_keys = ["slow"]\n')
+    keys = f"{slow_line};{other_line}"
+    async with serving(publisher.repository, handlers="on", api_keys=keys, models_file=file) as api:
+
+        async def ask(key: str, rows: int) -> httpx.Response:
+            headers = {"authorization": f"Bearer {key}"}
+            return await api.client.post("/models/s/predict", json=rows, headers=headers)
+
+        assert (await ask("unknown", 1)).status_code == 401
+        assert (await ask(other, 1)).json()["code"] == "forbidden"
+        assert (await ask(slow, 3)).json() == 3  # four of the six items
+        over = await ask(slow, 3)
+        assert (over.status_code, over.json()["code"]) == (429, "rate_limited")
+
+
 async def test_signed_runs_only_signed_ones(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="TORCHLANE_HANDLERS=signed needs TORCHLANE_TRUSTED_KEYS"):
         async with serving(tmp_path, handlers="signed"):
             pass
+    pair = make_pair(tmp_path)
+    folder = write_handler(tmp_path / "m", "v", 1, VERSION % 1, [asks(None, {"version": 1})])
+    pair.sign(folder)
+    trusted: dict[str, Any] = {"handlers": "signed", "trusted_keys": pair.public}
+    async with serving(tmp_path / "m", **trusted) as api:
+        assert (await api.client.post("/predict", json=1)).json() == {"version": 1}
+        info = (await api.client.get("/models/v?full=true")).json()
+        assert info["signed_by"] == pair.fingerprint
+
+
+def test_off_imports_no_code_that_starts_processes() -> None:
+    code = (
+        "import sys; from app.main import create_app; from app.settings import Settings; "
+        "create_app(Settings(_env_file=None, devices='cpu')); "
+        "print([m for m in sys.modules if m.startswith('app.handlers.')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        env=os.environ | import_path(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == "['app.handlers.contract']"
 
 
 async def test_a_changed_file_is_refused(tmp_path: Path) -> None:

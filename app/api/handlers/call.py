@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Mapping
+from typing import ClassVar
 
 import orjson
 
@@ -15,6 +16,7 @@ from app.api.codings import Inflater
 from app.api.endpoints import TOP_K, version_number
 from app.api.errors import VARY, RawAnswer
 from app.api.memo import Written
+from app.api.multipart import FORM, read_files
 from app.api.negotiation import MUST, NEVER
 from app.api.outcomes import JSON_HEADERS
 from app.api.payloads import check_length
@@ -56,7 +58,7 @@ class HandlerCall(Call):
         "who",
     )
 
-    takes_any_query = True  # the handler gets all
+    takes_any_query: ClassVar[bool] = True  # the handler gets all
 
     def read_head(self, fields: Mapping[bytes, bytes]) -> None:
         self._content_type = fields.get(b"content-type", b"").decode("latin-1")
@@ -131,10 +133,9 @@ class HandlerCall(Call):
         most = handler.manifest.limits.body_bytes
         if most is not None:
             check_length(len(body), most)
-        bodies, media_type = [body], self._content_type
+        bodies = [(self._content_type, body)]
         if self.endpoint.many:
-            bodies, media_type = _items(body, media_type), JSON
-            check_count(len(bodies), service.limits.max_items)
+            bodies = _items(body, self._content_type, service.limits.max_items)
         self._asks_for(len(bodies))
         self._is_decoded(len(bodies))
         self._held = service.bodies.hold(len(body), 0)  # until the handler has answered
@@ -143,7 +144,7 @@ class HandlerCall(Call):
         if trace is not None and trace.trace_id:
             traceparent = f"00-{trace.trace_id}-{trace.span_id}-01"
         try:
-            for each in bodies:
+            for media_type, each in bodies:
                 request = HandlerRequest(
                     media_type,
                     self.accept[:MAX_ACCEPT].decode("latin-1"),
@@ -285,20 +286,24 @@ class HandlerCall(Call):
     def _shown(self, error: HandlerFailed) -> HandlerFailed:
         """The error, with the exception of the handler's code if a setting allows it."""
         if self.service.limits.show_model_errors and error.reason:
-            error.details = ({"model_error": error.reason},)
+            error.details = ({"handler_error": error.reason},)
         return error
 
 
-def _items(body: bytes, media_type: str) -> list[bytes]:
-    """The items of a batch: each is a body of JSON.
+def _items(body: bytes, content_type: str, most: int) -> list[tuple[str, bytes]]:
+    """The items of a batch, each as the media type and the body of a request of its own.
 
     Raises:
-        InvalidInput: if the body is anything else.
+        InvalidInput: if the body is neither JSON nor a form with files.
+        PayloadTooLarge: if there are too many.
     """
-    if media_type and media_type.partition(";")[0].strip().lower() != JSON:
+    media_type = content_type.partition(";")[0].strip().lower()
+    if media_type == FORM:
+        return [(each.content_type, each.data) for each in read_files(content_type, body, most)]
+    if media_type not in ("", JSON):
         raise InvalidInput(
-            f'a batch for a handler is JSON, {{"inputs": [...]}}, got {media_type[:80]!r}; send '
-            "other bodies one by one to predict"
+            'a batch for a handler is JSON, {"inputs": [...]}, or a form with files, got '
+            f"{content_type[:80]!r}; send other bodies one by one to predict"
         )
     try:
         document = orjson.loads(body)
@@ -310,7 +315,8 @@ def _items(body: bytes, media_type: str) -> list[bytes]:
             'the body of a batch must be {"inputs": [...]} with at least one item, each of them '
             "what the body of predict would be"
         )
-    return [orjson.dumps(each) for each in values]
+    check_count(len(values), most)
+    return [(JSON, orjson.dumps(each)) for each in values]
 
 
 def _place(answer: HandlerAnswer) -> object:
