@@ -121,13 +121,13 @@ class HandlerProcess(asyncio.Protocol):
         self._outputs: list[Output] = []
         self._number = 0
         self._of: dict[int, Run] = {}  # by number of the request
+        self._held: set[Run] = set()  # cancelled, but the process says that their code runs on
         self._calls: dict[int, _Call] = {}
         self._calls_bytes = 0
         self._is_full = False  # the process reads more slowly than the server writes
         self._cause = ""  # why it ends
         self._reason = ""
         self._measuring: asyncio.Future[int] | None = None
-        self._was_started = False
         self.has_ended = self._loop.create_future()
 
     async def start(self) -> None:
@@ -169,7 +169,7 @@ class HandlerProcess(asyncio.Protocol):
     @property
     def is_condemned(self) -> bool:
         """Whether code that was cancelled runs on: it gets no more requests until that ends."""
-        return any(run.is_held and not run.live and run.grace is None for run in self.runs)
+        return any(run.grace is None for run in self._held)
 
     def run(self, jobs: Iterable[Job], now: float) -> None:
         """Send requests, which take one place."""
@@ -322,8 +322,8 @@ class HandlerProcess(asyncio.Protocol):
             self._is_set_up(frame)
         elif kind == HELD:
             run = self._of.get(frame.number)
-            if run is not None:
-                run.is_held = True
+            if run is not None and not run.live:
+                self._held.add(run)
 
     def _is_set_up(self, frame: Frame) -> None:
         if self.is_ready:
@@ -344,6 +344,7 @@ class HandlerProcess(asyncio.Protocol):
         job = run.jobs.pop(frame.number)
         if not run.jobs:
             self.runs.discard(run)
+            self._held.discard(run)
             if run.grace is not None:
                 run.grace.cancel()
         if not job.is_settled:
@@ -422,7 +423,7 @@ class HandlerProcess(asyncio.Protocol):
         run.grace = None
         if run not in self.runs:
             return
-        if not run.is_held:
+        if run not in self._held:
             self.end("stuck", f"its code did not return within {GRACE_S:.0f} s of a cancellation")
         self._kill_condemned()
 
@@ -491,6 +492,7 @@ class HandlerProcess(asyncio.Protocol):
             if run.grace is not None:
                 run.grace.cancel()
         self.runs.clear()
+        self._held.clear()
         self._of.clear()
         kind = HandlerMemory if self._cause == "memory" else HandlerDied
         for job in jobs:
