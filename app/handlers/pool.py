@@ -239,7 +239,7 @@ class ProcessPool:
     def call(
         self, job: Job | None, call: ModelCall, reply: Callable[[CallReply], None]
     ) -> Callable[[], None]:
-        """See `Pool`."""
+        """See `Caller`."""
         if call.model not in self._spec.models:
             known = ", ".join(self._spec.models) or "none"
             reply(
@@ -260,6 +260,10 @@ class ProcessPool:
         started = self._started
         if started is not None and not started.done() and self._all_ready():
             started.set_result(None)
+        self._wake()
+
+    def resumed(self) -> None:
+        """See `Pool`."""
         self._wake()
 
     def free(self, process: HandlerProcess, run: Run) -> None:
