@@ -110,16 +110,14 @@ class Run:
     Attributes:
         jobs: by number, until the process has answered.
         live: how many of the jobs still wait.
-        is_held: whether the process has said that the code still runs after it was cancelled.
         grace: ends the process if the cancelled code does not end.
         started: when it began, on `time.monotonic`.
     """
 
-    __slots__ = ("grace", "is_held", "jobs", "live", "started")
+    __slots__ = ("grace", "jobs", "live", "started")
 
     def __init__(self, started: float) -> None:
         self.jobs: dict[int, Job] = {}
         self.live = 0
-        self.is_held = False
         self.grace: asyncio.TimerHandle | None = None
         self.started = started

@@ -102,15 +102,16 @@ class ProcessPool:
     def submit(self, request: HandlerRequest) -> Job:
         """See `HandlerPool`."""
         now = time.monotonic()
+        # A batch is formed at the end of this turn, when more requests may have come.
+        process = None if self._queue else self._free_process()
         try:
-            self._admit(request, now)
+            self._admit(request, now, is_free=process is not None)
         except TorchlaneError as error:
             self._metrics.ended(error.code, 0.0, 0.0)
             raise
         job = Job(request, self, now)
         self._queue[job] = None
-        process = None if self._spec.max_batch_size > 1 else self._free_process()
-        if process is not None and len(self._queue) == 1:
+        if process is not None and self._spec.max_batch_size == 1:
             self._run(process, now)
         else:
             job.timer = self._loop.call_later(request.deadline - now, partial(self._late, job))
@@ -152,7 +153,7 @@ class ProcessPool:
 
     # Admission
 
-    def _admit(self, request: HandlerRequest, now: float) -> None:
+    def _admit(self, request: HandlerRequest, now: float, *, is_free: bool) -> None:
         if self._is_draining:
             raise ShuttingDown(f"the handler {self._spec.name} is being stopped")
         if self._problem is not None:
@@ -164,9 +165,9 @@ class ProcessPool:
         left_s = request.deadline - now
         if left_s <= 0:
             raise DeadlineExceeded("the deadline has passed; allow more time or send less")
-        queued = len(self._queue)
-        if queued == 0 and self._free_process() is not None:
+        if is_free:
             return
+        queued = len(self._queue)
         spec = self._spec
         places = max(1, sum(each.is_ready for each in self._processes)) * spec.concurrency
         runs = sum(len(each.runs) for each in self._processes)
@@ -188,7 +189,7 @@ class ProcessPool:
         return min(free, key=lambda each: len(each.runs)) if free else None
 
     def _wake(self) -> None:
-        """Look at the queue at the end of this turn, when more requests may have come."""
+        """Look at the queue at the end of this turn."""
         if not self._wakes:
             self._wakes = True
             self._loop.call_soon(self._dispatch)
@@ -238,7 +239,7 @@ class ProcessPool:
     def call(
         self, job: Job | None, call: ModelCall, reply: Callable[[CallReply], None]
     ) -> Callable[[], None]:
-        """See `Pool`."""
+        """See `Caller`."""
         if call.model not in self._spec.models:
             known = ", ".join(self._spec.models) or "none"
             reply(
@@ -259,6 +260,10 @@ class ProcessPool:
         started = self._started
         if started is not None and not started.done() and self._all_ready():
             started.set_result(None)
+        self._wake()
+
+    def resumed(self) -> None:
+        """See `Pool`."""
         self._wake()
 
     def free(self, process: HandlerProcess, run: Run) -> None:

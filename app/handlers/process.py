@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol, cast
 
@@ -15,7 +15,8 @@ import orjson
 import structlog
 
 from app.errors import HandlerDied, HandlerMemory
-from app.handlers.contract import CallReply, HandlerAnswer, HandlerSpec, ModelCall
+from app.handlers.calls import Caller, Calls
+from app.handlers.contract import HandlerAnswer, HandlerSpec
 from app.handlers.failures import error_of, text_of
 from app.handlers.job import Job, Run
 from app.handlers.memory import proportional_bytes, resident_bytes
@@ -33,7 +34,6 @@ from torchlane.handlers.frames import (
     REPLY,
     REQUEST,
     STOP,
-    TO_HANDLER_BYTES,
     Decoder,
     Frame,
     MalformedFrame,
@@ -45,23 +45,19 @@ LOG = structlog.get_logger(__name__)
 GRACE_S = 2.0  # for cancelled code
 EXIT_S = 0.2  # from the end of the connection to that of the process
 REAP_S = 0.005  # between two looks whether a killed process has ended
-MAX_CALLS = 256  # at once; further ones are not read
-MAX_CALL_BYTES = 64 << 20  # of their bodies
 MAX_UNREAD_BYTES = 256 << 20  # of replies that the process does not read
 COPIED_BYTES = 64 << 10
 FIRST_STATUS, LAST_STATUS = 200, 599
 
 
-class Pool(Protocol):
+class Pool(Caller, Protocol):
     """Whoever has processes."""
-
-    def call(
-        self, job: Job | None, call: ModelCall, reply: Callable[[CallReply], None]
-    ) -> Callable[[], None]:
-        """Begin a call of a model; see `Plane.call`."""
 
     def ready(self, process: HandlerProcess) -> None:
         """A process can take requests."""
+
+    def resumed(self) -> None:
+        """A process reads again, and may take requests."""
 
     def free(self, process: HandlerProcess, run: Run) -> None:
         """A run has ended, and with it the use of a place."""
@@ -74,17 +70,6 @@ class Pool(Protocol):
 
     def dropped_output(self, lines: int) -> None:
         """See `HandlerMetrics`."""
-
-
-class _Call:
-    """A call of a model that is not answered yet."""
-
-    __slots__ = ("cancel", "run", "size")
-
-    def __init__(self, size: int, run: Run | None) -> None:
-        self.size = size
-        self.run = run  # that it belongs to; None: to `setup`
-        self.cancel: Callable[[], None] | None = None
 
 
 class HandlerProcess(asyncio.Protocol):
@@ -121,13 +106,12 @@ class HandlerProcess(asyncio.Protocol):
         self._outputs: list[Output] = []
         self._number = 0
         self._of: dict[int, Run] = {}  # by number of the request
-        self._calls: dict[int, _Call] = {}
-        self._calls_bytes = 0
+        self._held: set[Run] = set()  # cancelled, but the process says that their code runs on
+        self._calls = Calls(pool, self._send_reply)
         self._is_full = False  # the process reads more slowly than the server writes
         self._cause = ""  # why it ends
         self._reason = ""
         self._measuring: asyncio.Future[int] | None = None
-        self._was_started = False
         self.has_ended = self._loop.create_future()
 
     async def start(self) -> None:
@@ -169,7 +153,7 @@ class HandlerProcess(asyncio.Protocol):
     @property
     def is_condemned(self) -> bool:
         """Whether code that was cancelled runs on: it gets no more requests until that ends."""
-        return any(run.is_held and not run.live and run.grace is None for run in self.runs)
+        return any(run.grace is None for run in self._held)
 
     def run(self, jobs: Iterable[Job], now: float) -> None:
         """Send requests, which take one place."""
@@ -211,8 +195,7 @@ class HandlerProcess(asyncio.Protocol):
         if run.live == 0:
             run.grace = self._loop.call_later(GRACE_S, self._give_up, run)
             # Not only when the process drops them: it may not be read before some have ended.
-            for number in [n for n, call in self._calls.items() if call.run is run]:
-                self._dropped(number)
+            self._calls.drop_all_of(run)
         self._kill_condemned()
 
     def look(self) -> None:
@@ -271,8 +254,7 @@ class HandlerProcess(asyncio.Protocol):
         """See `asyncio.Protocol`."""
         self._is_full = False
         self._pace()
-        if self.is_ready:
-            self._pool.ready(self)
+        self._pool.resumed()
 
     def eof_received(self) -> None:
         """See `asyncio.Protocol`."""
@@ -298,12 +280,16 @@ class HandlerProcess(asyncio.Protocol):
         if self._is_full and transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
             self.end("stuck", "it does not read what the server sends")
 
+    def _send_reply(self, number: int, meta: object, body: bytes) -> None:
+        self._send(REPLY, number, meta, body)
+        self._pace()
+
     def _pace(self) -> None:
         """Read on, unless the process causes more work than it takes the results of."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if self._is_full or len(self._calls) >= MAX_CALLS or self._calls_bytes >= MAX_CALL_BYTES:
+        if self._is_full or self._calls.are_many:
             transport.pause_reading()
         else:
             transport.resume_reading()
@@ -315,15 +301,19 @@ class HandlerProcess(asyncio.Protocol):
         if kind == ANSWER:
             self._answered(frame)
         elif kind == CALL:
-            self._called(frame)
+            of = frame.meta.get("of")
+            run = self._of.get(of) if isinstance(of, int) else None
+            self._calls.begin(frame, run)
+            if self._calls.are_many:
+                self._pace()
         elif kind == DROP:
-            self._dropped(frame.number)
+            self._calls.drop(frame.number)
         elif kind == READY:
             self._is_set_up(frame)
         elif kind == HELD:
             run = self._of.get(frame.number)
-            if run is not None:
-                run.is_held = True
+            if run is not None and not run.live:
+                self._held.add(run)
 
     def _is_set_up(self, frame: Frame) -> None:
         if self.is_ready:
@@ -344,6 +334,7 @@ class HandlerProcess(asyncio.Protocol):
         job = run.jobs.pop(frame.number)
         if not run.jobs:
             self.runs.discard(run)
+            self._held.discard(run)
             if run.grace is not None:
                 run.grace.cancel()
         if not job.is_settled:
@@ -358,71 +349,13 @@ class HandlerProcess(asyncio.Protocol):
             self._pool.free(self, run)
         self._kill_condemned()
 
-    def _called(self, frame: Frame) -> None:
-        number, meta = frame.number, frame.meta
-        if number in self._calls:
-            raise MalformedFrame(f"a second call {number}")
-        model, version, of = meta.get("model"), meta.get("version"), meta.get("of")
-        if not (isinstance(model, str) and isinstance(version, int | None) and isinstance(of, int)):
-            raise MalformedFrame("a call of no model")
-        run = self._of.get(of)
-        if of != 0 and run is None:
-            raise MalformedFrame(f"a call for the unknown request {str(of)[:40]}")
-        call = self._calls[number] = _Call(len(frame.body), run)
-        self._calls_bytes += call.size
-        many = meta.get("many") is True
-        media_type, accept = text_of(meta, "media_type"), text_of(meta, "accept")
-        asked = ModelCall(model, version, many, media_type, accept, frame.body)
-        job = None if run is None else _payer(run, of)
-
-        def reply(answer: CallReply) -> None:
-            if self._calls.get(number) is call:
-                self._reply(number, answer)
-
-        if job is not None and job.is_settled:  # its cancellation is on the way
-            reply(CallReply(499, code="abandoned", error="the request of this call has ended"))
-            return
-        cancel = self._pool.call(job, asked, reply)  # may reply at once
-        if self._calls.get(number) is call:
-            call.cancel = cancel
-            if len(self._calls) >= MAX_CALLS or self._calls_bytes >= MAX_CALL_BYTES:
-                self._pace()
-
-    def _dropped(self, number: int) -> None:
-        call = self._calls.get(number)
-        if call is None:  # its reply is on the way
-            return
-        if call.cancel is not None:
-            call.cancel()
-        if number in self._calls:
-            self._reply(number, CallReply(499, code="abandoned", error="the call was dropped"))
-
-    def _reply(self, number: int, answer: CallReply) -> None:
-        was_full = len(self._calls) >= MAX_CALLS or self._calls_bytes >= MAX_CALL_BYTES
-        self._calls_bytes -= self._calls.pop(number).size
-        if len(answer.body) > TO_HANDLER_BYTES:
-            answer = CallReply(
-                413,
-                code="payload_too_large",
-                error=f"the answer has {len(answer.body)} bytes, a handler takes "
-                f"{TO_HANDLER_BYTES}: call with fewer items",
-            )
-        meta: dict[str, object] = {"status": answer.status, "media_type": answer.media_type}
-        if answer.code:
-            meta |= {"code": answer.code, "error": answer.error}
-            if answer.retry_after_ms is not None:
-                meta["retry_after_ms"] = answer.retry_after_ms
-        self._send(REPLY, number, meta, answer.body)
-        if was_full:
-            self._pace()
-
     # Its end
 
     def _give_up(self, run: Run) -> None:
         run.grace = None
         if run not in self.runs:
             return
-        if not run.is_held:
+        if run not in self._held:
             self.end("stuck", f"its code did not return within {GRACE_S:.0f} s of a cancellation")
         self._kill_condemned()
 
@@ -481,16 +414,14 @@ class HandlerProcess(asyncio.Protocol):
             self._transport.abort()
         for output in self._outputs:
             output.close()
-        for call in [*self._calls.values()]:
-            if call.cancel is not None:
-                call.cancel()
-        self._calls.clear()
+        self._calls.cancel_all()
         self.has_ended.set_result(None)
         jobs = [job for run in self.runs for job in run.jobs.values()]
         for run in self.runs:
             if run.grace is not None:
                 run.grace.cancel()
         self.runs.clear()
+        self._held.clear()
         self._of.clear()
         kind = HandlerMemory if self._cause == "memory" else HandlerDied
         for job in jobs:
@@ -506,15 +437,6 @@ def _answer(meta: Mapping[str, Any], body: bytes) -> HandlerAnswer:
     if not media_type.isprintable() or not media_type.isascii():
         raise MalformedFrame("an answer with a media type that no header can have")
     return HandlerAnswer(status, media_type, body)
-
-
-def _payer(run: Run, number: int) -> Job | None:
-    """The job that a call belongs to; of a batch one that still waits, the longest."""
-    waiting = [job for job in run.jobs.values() if not job.is_settled]
-    job = run.jobs.get(number)
-    if job is not None and (not job.is_settled or not waiting):
-        return job
-    return max(waiting, key=lambda each: each.request.deadline, default=job)
 
 
 def _ended_by(code: int) -> str:

@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 import orjson
 
-import torchlane
 from app.handlers.contract import HandlerSpec
+from torchlane.handlers import frames
 
 # Nothing else of the server's environment: it may have keys.
 KEPT = frozenset(("PATH", "HOME", "LANG", "TZ", "TMPDIR", "VIRTUAL_ENV"))
 KEPT_BEGINNING = "LC_"
 SET: Mapping[str, str] = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-START = Path(torchlane.__file__).with_name("handlers") / "start.py"
+START = Path(frames.__file__).with_name("start.py")
 
 
 class Spawned(NamedTuple):

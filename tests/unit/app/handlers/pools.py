@@ -47,12 +47,14 @@ class ScriptedPlane:
 
 def prediction(call: ModelCall) -> CallReply:
     """What a model answers that returns what it gets."""
-    sent = orjson.loads(call.body) if call.media_type == "application/json" else len(call.body)
+    sent: Any = {"input": {"bytes": len(call.body)}}
+    if call.media_type == "application/json":
+        sent = orjson.loads(call.body)
     head: dict[str, Any] = {"model": call.model, "version": 1}
     if call.many:
         head |= {"failed": 0, "predictions": sent["inputs"]}
     else:
-        head["prediction"] = sent["input"] if isinstance(sent, dict) else {"bytes": sent}
+        head["prediction"] = sent["input"]
     return CallReply(200, "application/json", orjson.dumps(head))
 
 

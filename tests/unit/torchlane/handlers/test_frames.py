@@ -53,7 +53,8 @@ def written(frames: Sequence[Frame]) -> bytes:
 @given(FRAMES, st.lists(st.integers(1, 50), min_size=1))
 def test_frames_come_out_as_they_went_in(frames: list[Frame], sizes: list[int]) -> None:
     """However the bytes are cut."""
-    data, reader, read, turn = written(frames), decoder(), [], 0
+    data, reader, turn = written(frames), decoder(), 0
+    read: list[Frame] = []
     while data:
         size = sizes[turn % len(sizes)]
         read += reader.feed(data[:size])
