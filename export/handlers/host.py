@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-import torchlane
 from export.errors import ExportError, UsageError
 from models.handlers import HandlerLimits, unpack_code
+from torchlane.handlers import frames
 from torchlane.handlers.frames import (
     ANSWER,
     CALL,
@@ -33,7 +33,7 @@ from torchlane.handlers.frames import (
     head,
 )
 
-START = Path(torchlane.__file__).with_name("handlers") / "start.py"
+START = Path(frames.__file__).with_name("start.py")
 READY_S = 300.0  # for import and `setup`, as in a server
 PIECE = 1 << 20
 STDERR = 2  # where all output of the handler goes

@@ -93,6 +93,7 @@ def test_missing_extra_is_one_sentence(
     monkeypatch.setattr("models.extras.find_spec", lambda name: name not in GONE or None)
     arguments = {EXPORT: ["tiny"], TRAIN: ["tiny", "--out", "run"], "compare": []}
     arguments["sign"] = ["1", "--key", "k"]
+    arguments["handler"] = ["1", "--example", "e"]
     assert run(*([] if command == EXPORT else [command]), *arguments.get(command, ["1"]))[0] == 2
     extra, missing = (TRAIN, "rich, lightning") if command == TRAIN else (EXPORT, "rich")
     assert capsys.readouterr().err == (
