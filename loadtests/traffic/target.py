@@ -128,6 +128,11 @@ def from_models(answer: bytes, url: str, model: str | None = None) -> Target:
             f"{url} has {info['name']!r}, but it is {info.get('state')}, not loaded; "
             "GET /models says why"
         )
+    if info.get("kind") == "handler":
+        raise TargetError(
+            f"{url} has {info['name']!r}, but it is a handler, whose requests only its author "
+            "knows; name a model that it calls"
+        )
     try:
         target = Target(
             url=url,

@@ -133,13 +133,13 @@ async def test_unchanged_files_are_not_read_again(
 ) -> None:
     publisher.publish(1)
     opened: list[ModelId] = []
-    open_one = Repository.open
+    open_one = Repository.open_any
 
     def counted(self: Repository, model: ModelId, served: str | None = None) -> object:
         opened.append(model)
         return open_one(self, model, served)
 
-    monkeypatch.setattr(Repository, "open", counted)
+    monkeypatch.setattr(Repository, "open_any", counted)
     async with serving(publisher.repository, reload_s=0) as api:
         for _ in range(3):
             await lifecycle(api).reload()
@@ -248,16 +248,16 @@ class TestSeveralProcesses:
     ) -> None:
         publisher.publish(1)
         one, two = in_two_processes(publisher)
-        open_one = Repository.open
+        open_one = Repository.open_any
 
         def overtaken(self: Repository, model: ModelId, served: str | None = None) -> object:
             artifact = open_one(self, model, served)
-            monkeypatch.setattr(Repository, "open", open_one)
+            monkeypatch.setattr(Repository, "open_any", open_one)
             replaced(publisher)
             two.open(model)
             return artifact
 
-        monkeypatch.setattr(Repository, "open", overtaken)
+        monkeypatch.setattr(Repository, "open_any", overtaken)
         with pytest.raises(VersionChanged):
             one.open(M1)
         assert one.state(M1).served == two.state(M1).served is not None

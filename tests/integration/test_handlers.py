@@ -14,6 +14,10 @@ import httpx
 import pytest
 
 from app.access.entries import make_key
+from app.errors import ArtifactInvalid
+from app.registry.repository import Repository
+from app.types import ModelId
+from loadtests.traffic.target import TargetError, from_models
 from tests.artifacts import change_manifest
 from tests.e2e.forking import import_path
 from tests.handlers import Example, asks, write_handler
@@ -98,6 +102,15 @@ async def test_is_listed_with_what_it_calls(shop: tuple[Api, Publisher]) -> None
         "thrice": "model",
         "shop": "handler",
     }
+
+
+async def test_load_tests_and_bulk_scoring_refuse_it(shop: tuple[Api, Publisher]) -> None:
+    api, publisher = shop
+    listed = (await api.client.get("/models?full=true")).content
+    with pytest.raises(TargetError, match="it is a handler, whose requests only its author knows"):
+        from_models(listed, "http://test", "shop")
+    with pytest.raises(ArtifactInvalid, match="is a handler, which has no network"):
+        Repository(publisher.repository).open(ModelId("shop", 1))
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ export class Plan {
     const settings = model.settings;
     const facts = [
       ["Description", model.description],
+      ["Calls", (model.calls ?? []).join(", ")],
       ["Items", model.codec && `${model.codec}, as ${model.media_types.join(" or ")}`],
       ["Sounds", model.codec === "audio" && sounds(model.manifest.codec)],
       ["Pictures", model.codec === "image" && preparation(model.manifest.codec.preprocess)],

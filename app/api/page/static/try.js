@@ -169,14 +169,17 @@ async function chosen(name, version) {
   if (isSame && input) return;
   takeAway();
   alert.clear();
+  const isHandler = found.kind === "handler"; // which takes whatever its author chose
+  const shows = found.manifest && !isHandler;
   about.textContent = found.manifest ? (found.description ?? "") : whyNot(found);
-  send.hidden = !found.manifest;
+  if (isHandler) about.textContent += ` A handler: call POST /models/${name}/predict.`;
+  send.hidden = !shows;
   status.textContent = "";
-  if (found.manifest) {
+  if (shows) {
     input = inputFor(found);
     fill(place, input.element);
     showExample();
-  } else lookAgain();
+  } else if (!isHandler) lookAgain();
 }
 
 /** Show what the model answers to its example, until the user sends something. */
