@@ -273,15 +273,14 @@ async def test_a_new_version_loses_no_request(tmp_path: Path) -> None:
 
 
 async def test_a_circle_is_found_at_load(tmp_path: Path) -> None:
-    for name, other in (("a", "b"), ("b", "a")):
-        write_handler(tmp_path, name, 1, VERSION % 1, [asks(None, {"version": 1})], (other,))
-    async with serving(tmp_path, handlers="on", wait_ready=False) as api:
-        await settled(api)
-        problems = [
-            (await api.client.get(f"/models/{name}")).json()["versions"][0]["problem"]
-            for name in "ab"
-        ]
-        assert all("calls the model" in each for each in problems)
+    example = [asks(None, {"version": 1})]
+    write_handler(tmp_path, "b", 1, VERSION % 1, example)
+    write_handler(tmp_path, "a", 1, VERSION % 1, example, ("b",))
+    async with serving(tmp_path, handlers="on", reload_s=0.05, required_models="*") as api:
+        write_handler(tmp_path / "s", "b", 2, VERSION % 1, example, ("a",)).rename(tmp_path / "b/2")
+        await eventually(lambda: states(api, "b"), {1: "ready", 2: "failed"})
+        newest = (await api.client.get("/models/b")).json()["versions"][0]
+        assert "the handlers call each other in a circle: b -> a -> b" in newest["problem"]
 
 
 TWICE = """
