@@ -31,12 +31,15 @@ class Program(NamedTuple):
         module: run as the main module.
         arguments: put before the caller's.
         parsed_in: the module whose `parser` returns the command line, if it is another one.
+        parser_helps: whether the command line alone answers `--help`, because the program takes
+            long to import.
     """
 
     help: str
     module: str
     arguments: tuple[str, ...] = ()
     parsed_in: str = ""
+    parser_helps: bool = False
 
     def parser(self) -> argparse.ArgumentParser:
         """The command line.
@@ -64,7 +67,12 @@ GROUPS: Mapping[str, Mapping[str, Program]] = {
         "compare": _of_export("time eager and compiled functions", "compare"),
     },
     "serve them": {
-        "serve": Program("serve a repository of artifacts over HTTP", "app.__main__"),
+        "serve": Program(
+            "serve a repository of artifacts over HTTP",
+            "app.__main__",
+            parsed_in="app.command_line",
+            parser_helps=True,
+        ),
         "score": Program(
             "score files, without a server",
             "app.bulk.__main__",
@@ -107,10 +115,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         find_spec(program.module)
     except ModuleNotFoundError as error:  # images have only the packages that they run
         return _refuse(f"this installation has no `{name}`: the package {error.name} is not in it")
-    sys.argv[1:] = [*program.arguments, *rest]
+    _run(program, rest)
+    return 0
+
+
+def _run(program: Program, arguments: Sequence[str]) -> None:
+    if program.parser_helps and list(arguments) in (["--help"], ["-h"]):
+        program.parser().print_help()
+        return
+    sys.argv[1:] = [*program.arguments, *arguments]
     # As `python -m` does: servers find by the main module how to start more processes.
     runpy.run_module(program.module, run_name="__main__", alter_sys=True)
-    return 0
 
 
 def _help() -> str:
