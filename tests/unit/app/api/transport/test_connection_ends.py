@@ -313,7 +313,9 @@ class TestEnd:
                     while not received.endswith(b"}}}"):
                         received += await loop.sock_recv(slow, 1 << 24)
                     await until(lambda: connection.is_answered)
-                    assert connection.reader.ahead == b""
+                    ahead = connection.reader.ahead
+                    assert ahead is not None
+                    assert not len(ahead)
                 wait(connection.reader)
                 async with asyncio.timeout(LIMIT_S):
                     assert await loop.sock_recv(slow, 1) == b""
