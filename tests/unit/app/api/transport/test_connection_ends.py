@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from app.api.transport.reading import AHEAD_BYTES
 from app.api.turns import Participant
 from tests.artifacts import write_artifact
 from tests.integration.listening import Doubles, large_for_five, listening, until
@@ -285,6 +286,56 @@ class TestEnd:
         assert b"connection: close" not in first[:1000]
         assert b"connection: close" in second
         assert second.endswith(b'"double","version":1,"prediction":{"outputs":{"y":[12.0,4.0]}}}')
+
+    async def test_an_answer_that_ends_while_its_read_awaits_a_turn_is_the_last(
+        self, models: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """After a read of 64 KiB or more, the next read waits for its turn."""
+        doubles, loop = large_for_five(LARGE), asyncio.get_running_loop()
+        async with listening(models, make_backend=doubles, keep_alive_s=10 * LIMIT_S) as server:
+            with socket.create_connection(("127.0.0.1", server.port)) as slow:
+                slow.setblocking(False)
+                await until(lambda: bool(server.connections))
+                (connection,) = server.connections
+                wait = server.service.turns.wait
+
+                def wait_without_reader(participant: Participant) -> None:
+                    if participant is not connection.reader:  # but the answer is encoded
+                        wait(participant)
+
+                with monkeypatch.context() as patched:
+                    patched.setattr(server.service.turns, "wait", wait_without_reader)
+                    body = b'{"input": [5, 2]}' + b" " * AHEAD_BYTES
+                    connection.data_received(request(body=body))  # in one read
+                    await until(lambda: connection.writer.is_paused)
+                    connection.shutdown()
+                    received = await loop.sock_recv(slow, 1 << 24)
+                    while not received.endswith(b"}}}"):
+                        received += await loop.sock_recv(slow, 1 << 24)
+                    await until(lambda: connection.is_answered)
+                    ahead = connection.reader.ahead
+                    assert ahead is not None
+                    assert not len(ahead)
+                wait(connection.reader)
+                async with asyncio.timeout(LIMIT_S):
+                    assert await loop.sock_recv(slow, 1) == b""
+
+    async def test_half_a_request_that_awaits_its_turn_at_a_stop_keeps_nothing_open(
+        self, models: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with listening(models, keep_alive_s=10 * LIMIT_S) as server:
+            wire = await server.connect()
+            await wire.ask(READY)
+            (connection,) = server.connections
+            waiting: list[Participant] = []
+            with monkeypatch.context() as patched:
+                patched.setattr(server.service.turns, "wait", waiting.append)
+                wire.send(READY + READY[:-2])
+                await until(lambda: bool(waiting) and connection.is_answered)
+                connection.shutdown()
+            server.service.turns.wait(*waiting)
+            assert (await wire.answer()).status == 200
+            assert await wire.rest() == b""
 
     async def test_a_stalled_body_at_a_stop(self, models: Path) -> None:
         async with listening(models) as server:
