@@ -368,28 +368,3 @@ async def test_the_core_is_shut_down_once(models: Path, monkeypatch: pytest.Monk
         raw = await RawConnection.open(server.port)  # idle, and never closed by its client
     await raw.close()
     assert (begun, ended) == (1, 1)
-
-
-async def test_an_accepted_call_that_awaits_its_turn_at_a_stop_is_answered(
-    models: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    accepted, doubles = asyncio.Event(), Doubles()
-
-    class Late(AioServer):
-        async def _request_registered_call(self, path: bytes) -> Any:
-            state = await super()._request_registered_call(path)
-            if path == ROUTE.encode():
-                accepted.set()
-                await asyncio.sleep(0.05)
-            return state
-
-    monkeypatch.setattr(grpc_server, "AioServer", Late)
-    async with serving(models, make_backend=doubles) as server:
-        doubles.hold()
-        asked = asyncio.ensure_future(server.infer(row()))
-        await accepted.wait()
-        closing = asyncio.create_task(server.listening.app.state.grpc.close(30.0))
-        await asyncio.sleep(3 * grpc_server.FAREWELL_S)
-        doubles.go_on()
-        assert numbers(await asked) == [2, 4]
-        await closing

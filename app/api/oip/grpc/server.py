@@ -47,7 +47,7 @@ MAX_METADATA_BYTES = 16 << 10  # of a call
 KEEPALIVE_S, KEEPALIVE_TIMEOUT_S = 60, 20  # a lost client is detected after both
 MIN_PING_S = 10  # a client that pings more often without a call is disconnected
 MAX_IDLE_S = 600  # without a call; the client reconnects automatically
-FAREWELL_S, PAUSE_S = 0.5, 0.01
+FAREWELL_S = 0.5
 # Codes of connections that the server closes; the first two also over HTTP.
 UNREAD, IDLE, CONNECTIONS_LIMIT = "answer_unread", "idle", "connections_limit"
 
@@ -147,14 +147,10 @@ class GrpcServer:
         # ended, and crash if two shutdowns ended at once.
         stopping = asyncio.create_task(server.shutdown(budget_s))
         try:
-            # Idle clients have a moment to disconnect. It begins again with each call: one that the
-            # core has accepted may still wait for its turn of the loop. It is counted in pauses,
-            # because a loop that stands still gives no turns.
-            pauses = round(min(FAREWELL_S, budget_s) / PAUSE_S)
-            idle = 0
-            while idle <= pauses and not stopping.done():  # grpcio has no event
-                await asyncio.sleep(PAUSE_S)
-                idle = 0 if server.calls else idle + 1
+            while server.calls and not stopping.done():  # noqa: ASYNC110  # grpcio has no event
+                await asyncio.sleep(0.01)
+            # Idle clients have a moment to disconnect.
+            await asyncio.wait((stopping,), timeout=min(FAREWELL_S, budget_s))
         finally:
             relay.close()
         await asyncio.wait((stopping,))
