@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from app.api.transport.reading import AHEAD_BYTES
 from app.api.turns import Participant
 from tests.artifacts import write_artifact
-from tests.integration.listening import Doubles, large_for_five, listening, until
+from tests.integration.listening import Doubles, Listening, large_for_five, listening, until
 from tests.integration.wire import COUNTED, LIMIT_S, OPEN, READY, Wire, answered, ask_for, request
 
 KEEP_ALIVE_S = 0.2
@@ -41,6 +41,21 @@ async def trickle(wire: Wire, data: bytes) -> bool:
         await asyncio.sleep(3 * KEEP_ALIVE_S / len(data))
         last, longest_s = loop.time(), max(longest_s, loop.time() - last)
     return longest_s < KEEP_ALIVE_S / 2
+
+
+async def stop_before_turn(
+    server: Listening, wire: Wire, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stop the only connection while what it reads waits for its turn, which comes afterwards."""
+    await wire.ask(READY)
+    (connection,) = server.connections
+    waiting: list[Participant] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(server.service.turns, "wait", waiting.append)
+        wire.send(data)
+        await until(lambda: bool(waiting) and connection.is_answered)
+        connection.shutdown()
+    server.service.turns.wait(*waiting)
 
 
 class TestClientGone:
@@ -253,15 +268,7 @@ class TestEnd:
     ) -> None:
         async with listening(models) as server:
             wire = await server.connect()
-            await wire.ask(READY)
-            (connection,) = server.connections
-            waiting: list[Participant] = []
-            with monkeypatch.context() as patched:
-                patched.setattr(server.service.turns, "wait", waiting.append)
-                wire.send(READY + request(path) + READY)
-                await until(lambda: bool(waiting) and connection.is_answered)
-                connection.shutdown()
-            server.service.turns.wait(*waiting)
+            await stop_before_turn(server, wire, READY + request(path) + READY, monkeypatch)
             assert (await wire.answer()).status == 200
             assert (await wire.answer())["connection"] == "close"
             assert await wire.rest() == b""
@@ -325,15 +332,7 @@ class TestEnd:
     ) -> None:
         async with listening(models, keep_alive_s=10 * LIMIT_S) as server:
             wire = await server.connect()
-            await wire.ask(READY)
-            (connection,) = server.connections
-            waiting: list[Participant] = []
-            with monkeypatch.context() as patched:
-                patched.setattr(server.service.turns, "wait", waiting.append)
-                wire.send(READY + READY[:-2])
-                await until(lambda: bool(waiting) and connection.is_answered)
-                connection.shutdown()
-            server.service.turns.wait(*waiting)
+            await stop_before_turn(server, wire, READY + READY[:-2], monkeypatch)
             assert (await wire.answer()).status == 200
             assert await wire.rest() == b""
 
