@@ -9,7 +9,6 @@ workers are forks of it if that is safe; otherwise it starts a new process for e
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import errno
@@ -27,8 +26,9 @@ from typing import TYPE_CHECKING
 import structlog
 
 from app.api.ports import BACKLOG, bound_socket, listening
+from app.command_line import parser
 from app.extras import check_extras
-from app.flags import FlagParser, flag_of
+from app.flags import flag_of
 from app.hosting import hosted
 from app.logs import configure_logs, label_logs, shows_colors
 from app.outputs import Outputs, take_over
@@ -38,7 +38,7 @@ from app.processes.listener import url_of
 from app.processes.serving_process import DEVICE_LOST_EXIT_CODE
 from app.processes.worker import Place, Shared, Worker, obey_parent_alone
 from app.screen import Screen, process_age_s
-from app.settings import GROUPS, PREFIX, Settings, SettingsError, load_settings
+from app.settings import PREFIX, Settings, SettingsError, load_settings
 from app.telemetry import variables
 from models.command_lines import USAGE_EXIT_CODE
 from models.extras import MissingExtra
@@ -105,24 +105,6 @@ def _screen(settings: Settings, place: Place | None) -> Screen | None:
     pass_on = None if place is None else partial(news.pass_on, place.news, place.index)
     colors = shows_colors(sys.stderr.isatty(), os.environ)
     return Screen(colors=colors, pass_on=pass_on, age_s=process_age_s)
-
-
-def parser() -> FlagParser:
-    """The command line, with a flag for each setting."""
-    flags = FlagParser(
-        Settings,
-        PREFIX,
-        GROUPS,
-        prog="torchlane serve",
-        usage="%(prog)s [--FLAG VALUE ...]",
-        description="Serve exported models over HTTP.",
-        epilog="Each flag overrides the variable of the same name: --port 9000 is "
-        "TORCHLANE_PORT=9000. API keys and TORCHLANE_CACHE_URL have no flag, because `ps` would "
-        "show them. "
-        "docs/settings.md describes each setting.",
-    )
-    flags.add_argument("--worker", type=Place.parse, help=argparse.SUPPRESS)  # set by the parent
-    return flags
 
 
 def _drop_metrics_folder() -> None:

@@ -10,11 +10,15 @@ from __future__ import annotations
 import runpy
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torchlane
 from models.choices import did_you_mean
+
+if TYPE_CHECKING:
+    import argparse
 
 USAGE_EXIT_CODE = 2
 
@@ -23,39 +27,67 @@ class Program(NamedTuple):
     """A command's program.
 
     Attributes:
+        help: what the command does, in a few words.
         module: run as the main module.
         arguments: put before the caller's.
-        help: what the command does, in a few words.
+        parsed_in: the module whose `parser` returns the command line, if it is another one.
+        parser_helps: whether the command line alone answers `--help`, because the program takes
+            long to import.
     """
 
-    module: str
-    arguments: tuple[str, ...]
     help: str
+    module: str
+    arguments: tuple[str, ...] = ()
+    parsed_in: str = ""
+    parser_helps: bool = False
+
+    def parser(self) -> argparse.ArgumentParser:
+        """The command line.
+
+        Raises:
+            ModuleNotFoundError: if this installation lacks the program.
+        """
+        module = import_module(self.parsed_in or self.module)
+        parser: argparse.ArgumentParser = module.parser(*self.arguments)
+        return parser
+
+
+def _of_export(what: str, *arguments: str) -> Program:
+    return Program(what, "export.__main__", arguments, "export.cli")
 
 
 GROUPS: Mapping[str, Mapping[str, Program]] = {
     "make artifacts": {
-        "export": Program("export.__main__", (), "export a model of the catalog"),
-        "adopt": Program("export.__main__", ("adopt",), "export a model that exists as a file"),
-        "train": Program("export.__main__", ("train",), "train a model of the catalog"),
-        "tune": Program("export.__main__", ("tune",), "time an artifact on this machine"),
-        "show": Program("export.__main__", ("show",), "print the report of an artifact"),
-        "profile": Program("export.__main__", ("profile",), "print what a forward's time goes to"),
-        "compare": Program("export.__main__", ("compare",), "time eager and compiled functions"),
+        "export": _of_export("export a model of the catalog"),
+        "adopt": _of_export("export a model that exists as a file", "adopt"),
+        "train": _of_export("train a model of the catalog", "train"),
+        "tune": _of_export("time an artifact on this machine", "tune"),
+        "show": _of_export("print the report of an artifact", "show"),
+        "profile": _of_export("print what a forward's time goes to", "profile"),
+        "compare": _of_export("time eager and compiled functions", "compare"),
     },
     "serve them": {
-        "serve": Program("app.__main__", (), "serve a repository of artifacts over HTTP"),
-        "score": Program("app.bulk.__main__", (), "score files, without a server"),
-        "load": Program("loadtests.__main__", (), "measure a server's capacity"),
+        "serve": Program(
+            "serve a repository of artifacts over HTTP",
+            "app.__main__",
+            parsed_in="app.command_line",
+            parser_helps=True,
+        ),
+        "score": Program(
+            "score files, without a server",
+            "app.bulk.__main__",
+            parsed_in="app.bulk.command",
+        ),
+        "load": Program("measure a server's capacity", "loadtests.__main__"),
     },
     "protect them": {
-        "keys": Program("app.access.__main__", (), "create an API key"),
-        "keygen": Program("export.__main__", ("keygen",), "create keys for signing artifacts"),
-        "sign": Program("export.__main__", ("sign",), "sign an artifact"),
+        "keys": Program("create an API key", "app.access.__main__"),
+        "keygen": _of_export("create keys for signing artifacts", "keygen"),
+        "sign": _of_export("sign an artifact", "sign"),
     },
     "get help": {
-        "doctor": Program("app.doctor", (), "print what a bug report needs"),
-        "completion": Program("torchlane.completion", (), "let bash or zsh complete commands"),
+        "doctor": Program("print what a bug report needs", "app.doctor"),
+        "completion": Program("let bash or zsh complete commands", "torchlane.completion"),
     },
 }
 PROGRAMS = {name: each for group in GROUPS.values() for name, each in group.items()}
@@ -83,10 +115,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         find_spec(program.module)
     except ModuleNotFoundError as error:  # images have only the packages that they run
         return _refuse(f"this installation has no `{name}`: the package {error.name} is not in it")
-    sys.argv[1:] = [*program.arguments, *rest]
+    _run(program, rest)
+    return 0
+
+
+def _run(program: Program, arguments: Sequence[str]) -> None:
+    if program.parser_helps and list(arguments) in (["--help"], ["-h"]):
+        program.parser().print_help()
+        return
+    sys.argv[1:] = [*program.arguments, *arguments]
     # As `python -m` does: servers find by the main module how to start more processes.
     runpy.run_module(program.module, run_name="__main__", alter_sys=True)
-    return 0
 
 
 def _help() -> str:

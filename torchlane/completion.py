@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module
 from importlib.util import find_spec
 
 import torchlane
@@ -21,8 +20,6 @@ from torchlane.command import PROGRAMS
 
 NAME = "torchlane"
 SHELLS = ("bash", "zsh")
-# Where `parser` is, if not in a program's own module.
-PARSERS = {"export.__main__": "export.cli", "app.bulk.__main__": "app.bulk.command"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -78,8 +75,7 @@ def _parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
             find_spec(program.module)
         except ModuleNotFoundError:  # images have only the packages that they run
             continue
-        module = PARSERS.get(program.module, program.module)
-        yield name, import_module(module).parser(*program.arguments)
+        yield name, program.parser()
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:

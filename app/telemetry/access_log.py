@@ -16,7 +16,7 @@ import structlog
 
 from app.telemetry.gate import SamplingGate
 from app.telemetry.line_rate import LineRate
-from app.telemetry.tracing import RequestTrace
+from app.telemetry.tracing import CLIENT_GONE, RequestTrace
 from app.types import CacheCounts
 
 LOG = structlog.get_logger(__name__)
@@ -24,6 +24,7 @@ LOG = structlog.get_logger(__name__)
 FAILED: Final = 400  # the lowest status of an error
 SLOW_S: Final = 1.0
 BURST, PER_S = 100.0, 20.0  # lines about failed and slow requests
+GONE_BURST, GONE_PER_S = 10.0, 1.0  # about those whose clients disconnected, often all at once
 OTHERS_BURST, OTHERS_PER_S = 1000.0, 1000.0  # and about others, which are chosen
 TOLD_AFTER_S = 1.0  # lines that were left out
 MOST_OF_NAME = 100  # characters of a model's name that a client asked for
@@ -48,6 +49,7 @@ class AccessLog:
         "_enabled",
         "_failures",
         "_gate",
+        "_gone",
         "_key_name",
         "_later",
         "_others",
@@ -67,6 +69,7 @@ class AccessLog:
         self._clock = clock
         self._later = later or _later
         self._failures = LineRate(BURST, PER_S)
+        self._gone = LineRate(GONE_BURST, GONE_PER_S)
         self._others = LineRate(OTHERS_BURST, OTHERS_PER_S)
         self._reports_omissions = False
 
@@ -79,7 +82,9 @@ class AccessLog:
         """
         if not self._enabled:
             return False
-        if status >= FAILED or seconds >= SLOW_S:
+        if status == CLIENT_GONE:
+            rate = self._gone
+        elif status >= FAILED or seconds >= SLOW_S:
             rate = self._failures
         elif self._gate.may_want(NO_FIELDS):
             rate = self._others
@@ -130,7 +135,8 @@ class AccessLog:
     def tell(self) -> None:
         """Log how many lines were left out since the last call, if any."""
         self._reports_omissions = False
-        if lines := self._failures.take_left_out() + self._others.take_left_out():
+        rates = (self._failures, self._gone, self._others)
+        if lines := sum(each.take_left_out() for each in rates):
             LOG.warning("requests_not_logged", lines=lines)
 
 

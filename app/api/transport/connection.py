@@ -32,6 +32,7 @@ from app.api.transport.parsing import (
     RequestParser,
 )
 from app.api.transport.reading import Reader
+from app.api.transport.stopping import AGAIN_S, Stop
 from app.api.transport.writing import ServerState, Writer
 from app.errors import HeadLate, TorchlaneError
 from app.telemetry.tracing import RequestTrace
@@ -40,7 +41,6 @@ from app.telemetry.tracing import RequestTrace
 # every 64th head is remembered.
 MAX_NEW_HEADS, EVERY = 4, 64
 IDLE = "idle"
-AGAIN_S = 0.005  # until a second look; the loop reads what has arrived in between
 
 
 class Connection(asyncio.Protocol):
@@ -79,7 +79,7 @@ class Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._overdue: float | None = None  # the `_due` that has passed
-        self._stops = False
+        self._stop: Stop | None = None  # once the server stops
 
     # What asyncio and the server call.
 
@@ -101,12 +101,15 @@ class Connection(asyncio.Protocol):
         self.host.state.connections.discard(self)
         if self._timer is not None:
             self._timer.cancel()
+        if self._stop is not None:
+            self._stop.lost()
+        self._stop = None  # otherwise both would wait for the garbage collector
         self.reader.lost()
         self.writer.lost()
         self.parser.lost()
         if self.request is not None and not self.request.response_complete:
             self.request.disconnected()
-        self.request = None  # otherwise both would wait for the garbage collector
+        self.request = None
 
     def data_received(self, data: bytes) -> None:
         known = self._known
@@ -134,17 +137,10 @@ class Connection(asyncio.Protocol):
 
     def shutdown(self) -> None:
         """Close an idle connection, and others behind the next answer, because the server stops."""
-        if not self.writer.can_answer:
-            return
-        self._stops = True
-        request, ahead = self.request, self.reader.ahead
-        if request is not None and not request.response_complete:
-            if not request.has_begun:  # otherwise its head did not say that it is the last
-                request.keep_alive = False
-        elif ahead is None:
-            self.transport.close()
-        elif not len(ahead):  # what the client has sent is read in turn
-            self.loop.call_later(AGAIN_S, self.shutdown)
+        if self.writer.can_answer:
+            self._known = None  # a request with a known head would not become the last
+            self._stop = self._stop or Stop(self)
+            self._stop.begin(self.request)
 
     def give_up(self) -> None:
         """Answer a request whose body is incomplete, because the server stops now."""
@@ -231,11 +227,13 @@ class Connection(asyncio.Protocol):
         if endpoint is not None:
             self._chosen = endpoint, head.headers
             exchange = self.request = Exchange(self, head, endpoint)
-            exchange.keep_alive = not self._stops
+            if self._stop is not None:
+                exchange.be_last()
             exchange.open(head.fields)
         else:
             cycle = self.request = Cycle(self, head)
-            cycle.keep_alive = cycle.keep_alive and not self._stops
+            if self._stop is not None:
+                cycle.be_last()
             cycle.start()
 
     def on_body(self, body: bytes) -> None:
@@ -255,9 +253,6 @@ class Connection(asyncio.Protocol):
         self.host.state.total_requests += 1
         if not self.writer.can_answer:
             return
-        if self._stops and self.reader.ahead is None:
-            self.close_behind_answer()
-            return
         if self.reader.is_paused:  # the application has left a body unread
             self.reader.resume()
         if self.parser.reads == BETWEEN:
@@ -268,6 +263,8 @@ class Connection(asyncio.Protocol):
             self._wait(self.service.limits.head_timeout_s)
         if self.reader.ahead is not None:
             self.reader.go_on()
+        if self._stop is not None:
+            self._stop.answered()
 
     def close_behind_answer(self) -> None:
         """Close, but let the client read what was written."""

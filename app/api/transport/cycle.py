@@ -41,7 +41,7 @@ class Cycle:
 
     Attributes:
         response_complete: whether the whole answer has been written.
-        keep_alive: set to False when the server stops.
+        keep_alive: whether the connection stays open.
 
     Raises:
         UnicodeDecodeError: if the path is not ASCII.
@@ -101,10 +101,10 @@ class Cycle:
     def on_body_pending(self) -> None:
         """The application limits the time for a body."""
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether the head of the answer has been written."""
-        return self._is_started
+    def be_last(self) -> None:
+        """Close the connection behind the answer, if its head can still say so."""
+        if not self._is_started:
+            self.keep_alive = False
 
     def reject(self, error: TorchlaneError) -> None:
         """Answer with an error, unless the body is complete, and then close."""

@@ -49,7 +49,7 @@ class Exchange:
 
     Attributes:
         response_complete: whether the whole answer has been written.
-        keep_alive: whether the connection stays open; set to False when the server stops.
+        keep_alive: whether the connection stays open.
     """
 
     __slots__ = (
@@ -169,10 +169,10 @@ class Exchange:
             late = DeadlineExceeded(BODY_LATE)
             self._timer = self._connection.loop.call_later(max(0.0, left_s), self._fail, late)
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether the head of the answer may have been written."""
-        return self._is_decided
+    def be_last(self) -> None:
+        """Close the connection behind the answer, if its head can still say so."""
+        if not self._is_decided:
+            self.keep_alive = False
 
     def reject(self, error: TorchlaneError) -> None:
         """Answer with an error and read nothing more from the connection."""

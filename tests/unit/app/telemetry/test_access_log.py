@@ -7,7 +7,15 @@ from collections.abc import Callable
 import pytest
 from structlog.testing import capture_logs
 
-from app.telemetry.access_log import BURST, PER_S, SLOW_S, TOLD_AFTER_S, AccessLog
+from app.telemetry.access_log import (
+    BURST,
+    GONE_BURST,
+    GONE_PER_S,
+    PER_S,
+    SLOW_S,
+    TOLD_AFTER_S,
+    AccessLog,
+)
 from app.telemetry.tracing import RequestTrace
 from app.types import CacheCounts, ModelId
 
@@ -81,6 +89,17 @@ def test_a_flood_has_a_limit_and_what_is_left_out_is_told_once() -> None:
     assert [(each["event"], each["lines"]) for each in logs] == [
         ("requests_not_logged", lines) for lines in left_out
     ]
+
+
+def test_clients_that_disconnect_together_leave_room_for_failures() -> None:
+    rig = Rig(0.0)
+    for most in (GONE_BURST, GONE_PER_S):
+        assert sum(rig.log.wants(499, 2 * SLOW_S) for _ in range(500)) == most
+        assert rig.log.wants(503, 0.0)
+        rig.now += 1
+    with capture_logs() as logs:
+        rig.log.tell()
+    assert [each["lines"] for each in logs] == [1000 - GONE_BURST - GONE_PER_S]
 
 
 def test_a_line_with_everything() -> None:

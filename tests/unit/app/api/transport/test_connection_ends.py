@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from app.api.transport.reading import AHEAD_BYTES
 from app.api.turns import Participant
 from tests.artifacts import write_artifact
-from tests.integration.listening import Doubles, large_for_five, listening, until
+from tests.integration.listening import Doubles, Listening, large_for_five, listening, until
 from tests.integration.wire import COUNTED, LIMIT_S, OPEN, READY, Wire, answered, ask_for, request
 
 KEEP_ALIVE_S = 0.2
@@ -40,6 +41,21 @@ async def trickle(wire: Wire, data: bytes) -> bool:
         await asyncio.sleep(3 * KEEP_ALIVE_S / len(data))
         last, longest_s = loop.time(), max(longest_s, loop.time() - last)
     return longest_s < KEEP_ALIVE_S / 2
+
+
+async def stop_before_turn(
+    server: Listening, wire: Wire, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stop the only connection while what it reads waits for its turn, which comes afterwards."""
+    await wire.ask(READY)
+    (connection,) = server.connections
+    waiting: list[Participant] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(server.service.turns, "wait", waiting.append)
+        wire.send(data)
+        await until(lambda: bool(waiting) and connection.is_answered)
+        connection.shutdown()
+    server.service.turns.wait(*waiting)
 
 
 class TestClientGone:
@@ -252,15 +268,7 @@ class TestEnd:
     ) -> None:
         async with listening(models) as server:
             wire = await server.connect()
-            await wire.ask(READY)
-            (connection,) = server.connections
-            waiting: list[Participant] = []
-            with monkeypatch.context() as patched:
-                patched.setattr(server.service.turns, "wait", waiting.append)
-                wire.send(READY + request(path) + READY)
-                await until(lambda: bool(waiting) and connection.is_answered)
-                connection.shutdown()
-            server.service.turns.wait(*waiting)
+            await stop_before_turn(server, wire, READY + request(path) + READY, monkeypatch)
             assert (await wire.answer()).status == 200
             assert (await wire.answer())["connection"] == "close"
             assert await wire.rest() == b""
@@ -285,6 +293,48 @@ class TestEnd:
         assert b"connection: close" not in first[:1000]
         assert b"connection: close" in second
         assert second.endswith(b'"double","version":1,"prediction":{"outputs":{"y":[12.0,4.0]}}}')
+
+    async def test_an_answer_that_ends_while_its_read_awaits_a_turn_is_the_last(
+        self, models: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """After a read of 64 KiB or more, the next read waits for its turn."""
+        doubles, loop = large_for_five(LARGE), asyncio.get_running_loop()
+        async with listening(models, make_backend=doubles, keep_alive_s=10 * LIMIT_S) as server:
+            with socket.create_connection(("127.0.0.1", server.port)) as slow:
+                slow.setblocking(False)
+                await until(lambda: bool(server.connections))
+                (connection,) = server.connections
+                wait = server.service.turns.wait
+
+                def wait_without_reader(participant: Participant) -> None:
+                    if participant is not connection.reader:  # but the answer is encoded
+                        wait(participant)
+
+                with monkeypatch.context() as patched:
+                    patched.setattr(server.service.turns, "wait", wait_without_reader)
+                    body = b'{"input": [5, 2]}' + b" " * AHEAD_BYTES
+                    connection.data_received(request(body=body))  # in one read
+                    await until(lambda: connection.writer.is_paused)
+                    connection.shutdown()
+                    received = await loop.sock_recv(slow, 1 << 24)
+                    while not received.endswith(b"}}}"):
+                        received += await loop.sock_recv(slow, 1 << 24)
+                    await until(lambda: connection.is_answered)
+                    ahead = connection.reader.ahead
+                    assert ahead is not None
+                    assert not len(ahead)
+                wait(connection.reader)
+                async with asyncio.timeout(LIMIT_S):
+                    assert await loop.sock_recv(slow, 1) == b""
+
+    async def test_half_a_request_that_awaits_its_turn_at_a_stop_keeps_nothing_open(
+        self, models: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with listening(models, keep_alive_s=10 * LIMIT_S) as server:
+            wire = await server.connect()
+            await stop_before_turn(server, wire, READY + READY[:-2], monkeypatch)
+            assert (await wire.answer()).status == 200
+            assert await wire.rest() == b""
 
     async def test_a_stalled_body_at_a_stop(self, models: Path) -> None:
         async with listening(models) as server:
