@@ -29,6 +29,7 @@ from app.api.ports import BACKLOG, bound_socket, listening
 from app.command_line import parser
 from app.extras import check_extras
 from app.flags import flag_of
+from app.handlers.privacy import hide_memory
 from app.hosting import hosted
 from app.logs import configure_logs, label_logs, shows_colors
 from app.outputs import Outputs, take_over
@@ -255,6 +256,8 @@ def _supervise(create: Create | None, settings: Settings, workers: int, outputs:
     except OSError:
         return _cannot_listen(settings, "grpc_port")
     bound.set_inheritable(False)
+    if settings.handlers != "off":
+        hide_memory()  # this process has the keys, too
     forks = _can_fork()
     with contextlib.ExitStack() as stack:
         stack.enter_context(bound)

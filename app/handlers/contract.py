@@ -32,6 +32,7 @@ class HandlerSpec:
         seconds: the longest time that one request may run.
         memory_bytes: limit for the resident memory of one process with its children.
         queue_limit: the most requests that may wait for a process.
+        user: that its processes run as; None: the server's.
     """
 
     name: str
@@ -46,6 +47,7 @@ class HandlerSpec:
     seconds: float
     memory_bytes: int
     queue_limit: int
+    user: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +231,12 @@ class HandlerPool(Protocol):
     """The processes of one version of a handler; `app.handlers.pool.ProcessPool` implements it.
 
     `ProcessPool(spec, plane, metrics)` makes one: a `HandlerSpec`, a `Plane` and `HandlerMetrics`.
+
+    Attributes:
+        queue_limit: the most requests that may wait for a process; may be changed.
     """
+
+    queue_limit: int
 
     async def start(self) -> None:
         """Start the processes; returns when every one is ready.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -33,16 +32,13 @@ from app.handlers.contract import (
 )
 from app.handlers.failures import text_of
 from app.handlers.job import Job, Run
+from app.handlers.keeper import Keeper
 from app.handlers.process import HandlerProcess
 from app.telemetry.line_rate import LineRate
 from torchlane.handlers.frames import TO_HANDLER_BYTES
 
 LOG = structlog.get_logger(__name__)
 READY_S = 300.0  # for import and `setup`
-LOOK_S = 0.25
-STOP_S = 1.0
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0  # before a restart, doubled each time
-STEADY_S = 10.0  # a process that lived so long is restarted at once
 SHARE = 0.1  # of the latest run in the moving average
 LINES, LINES_PER_S = 20, 5.0  # of failures in the log
 
@@ -55,29 +51,26 @@ class ProcessPool:
         plane: answers its calls.
         metrics: counts what happens.
         ready_s: seconds that a process may take until it is ready.
+
+    Attributes:
+        queue_limit: see `HandlerPool`.
     """
 
     def __init__(
         self, spec: HandlerSpec, plane: Plane, metrics: HandlerMetrics, ready_s: float = READY_S
     ) -> None:
+        self.queue_limit = spec.queue_limit
         self._spec = spec
         self._plane = plane
         self._metrics = metrics
-        self._ready_s = ready_s
-        self._processes: list[HandlerProcess] = []
-        self._since: dict[HandlerProcess, float] = {}  # when each was started, or became ready
+        self._keeper = Keeper(spec, self, metrics, ready_s)
         self._queue: dict[Job, None] = {}  # in order
         self._running: dict[Job, HandlerProcess] = {}
-        self._failures = 0  # processes that ended soon, in a row
-        self._problem: str | None = None  # why no process could be started
         self._run_s = 0.0  # moving average of a run's seconds
         self._is_closing = False
         self._is_draining = False
         self._wakes = False  # whether batches will be formed at the end of this turn
-        self._started: asyncio.Future[None] | None = None
         self._emptied: asyncio.Event = asyncio.Event()
-        self._timers: set[asyncio.TimerHandle] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._lines = LineRate(LINES, LINES_PER_S)
         self._labels: Mapping[str, object] = {"handler": spec.name, "version": spec.version}
 
@@ -86,16 +79,9 @@ class ProcessPool:
     async def start(self) -> None:
         """See `HandlerPool`."""
         self._loop = asyncio.get_running_loop()
-        self._started = self._loop.create_future()
-        self._look()
-        for index in range(self._spec.processes):
-            self._launch(index)
         try:
-            await self._started
-        except HandlerFailed:
-            await self.close()
-            raise
-        except asyncio.CancelledError:
+            await self._keeper.start()
+        except (HandlerFailed, asyncio.CancelledError):
             await self.close()
             raise
 
@@ -103,7 +89,7 @@ class ProcessPool:
         """See `HandlerPool`."""
         now = time.monotonic()
         # A batch is formed at the end of this turn, when more requests may have come.
-        process = None if self._queue else self._free_process()
+        process = None if self._queue else self._keeper.free()
         try:
             self._admit(request, now, is_free=process is not None)
         except TorchlaneError as error:
@@ -120,16 +106,16 @@ class ProcessPool:
 
     def works(self) -> bool:
         """See `HandlerPool`."""
-        return self._problem is None and not self._is_closing
+        return self._keeper.problem is None and not self._is_closing
 
     def problem(self) -> str | None:
         """See `HandlerPool`."""
-        return "the handler is closed" if self._is_closing else self._problem
+        return "the handler is closed" if self._is_closing else self._keeper.problem
 
     def load(self) -> PoolLoad:
         """See `HandlerPool`."""
-        ready = [each for each in self._processes if each.is_ready]
-        memory = sum(each.memory_bytes for each in self._processes)
+        ready = [each for each in self._keeper.processes if each.is_ready]
+        memory = sum(each.child.memory_bytes for each in self._keeper.processes)
         return PoolLoad(len(self._queue), len(self._running), len(ready), memory)
 
     async def drain(self, budget_s: float) -> None:
@@ -144,20 +130,17 @@ class ProcessPool:
         """See `HandlerPool`."""
         self._is_draining = self._is_closing = True
         self._fail_open()
-        for timer in self._timers:
-            timer.cancel()
-        self._timers.clear()
-        await asyncio.gather(*(each.stop(STOP_S) for each in self._processes))
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._keeper.close()
 
     # Admission
 
     def _admit(self, request: HandlerRequest, now: float, *, is_free: bool) -> None:
         if self._is_draining:
             raise ShuttingDown(f"the handler {self._spec.name} is being stopped")
-        if self._problem is not None:
-            raise ModelNotReady(f"the handler {self._spec.name} does not work: {self._problem}")
+        if self._keeper.problem is not None:
+            raise ModelNotReady(
+                f"the handler {self._spec.name} does not work: {self._keeper.problem}"
+            )
         if len(request.body) > TO_HANDLER_BYTES:
             raise PayloadTooLarge(
                 f"the body has {len(request.body)} bytes, a handler takes {TO_HANDLER_BYTES}"
@@ -169,11 +152,11 @@ class ProcessPool:
             return
         queued = len(self._queue)
         spec = self._spec
-        places = max(1, sum(each.is_ready for each in self._processes)) * spec.concurrency
-        runs = sum(len(each.runs) for each in self._processes)
+        places = max(1, sum(each.is_ready for each in self._keeper.processes)) * spec.concurrency
+        runs = sum(len(each.runs) for each in self._keeper.processes)
         # Those that run are on average half done.
         wait_s = (queued // spec.max_batch_size + runs / 2) / places * self._run_s
-        if queued >= spec.queue_limit:
+        if queued >= self.queue_limit:
             raise Overloaded(
                 f"the queue of the handler {spec.name} is full: {queued} requests wait", wait_s
             )
@@ -184,10 +167,6 @@ class ProcessPool:
                 wait_s,
             )
 
-    def _free_process(self) -> HandlerProcess | None:
-        free = [each for each in self._processes if each.can_run]
-        return min(free, key=lambda each: len(each.runs)) if free else None
-
     def _wake(self) -> None:
         """Look at the queue at the end of this turn."""
         if not self._wakes:
@@ -196,7 +175,7 @@ class ProcessPool:
 
     def _dispatch(self) -> None:
         self._wakes = False
-        while self._queue and (process := self._free_process()) is not None:
+        while self._queue and (process := self._keeper.free()) is not None:
             self._run(process, time.monotonic())
 
     def _run(self, process: HandlerProcess, now: float) -> None:
@@ -255,11 +234,7 @@ class ProcessPool:
 
     def ready(self, process: HandlerProcess) -> None:
         """See `Pool`."""
-        self._since[process] = time.monotonic()
-        self._problem = None
-        started = self._started
-        if started is not None and not started.done() and self._all_ready():
-            started.set_result(None)
+        self._keeper.ready(process)
         self._wake()
 
     def resumed(self) -> None:
@@ -287,63 +262,11 @@ class ProcessPool:
 
     def ended(self, process: HandlerProcess, cause: str, reason: str) -> None:
         """See `Pool`."""
-        self._processes.remove(process)
-        since = self._since.pop(process)
-        if self._is_closing:
-            return
-        LOG.error(
-            "handler_process_ended",
-            **self._labels,
-            process=process.index,
-            cause=cause,
-            reason=reason,
-        )
-        self._metrics.restarted(cause)
-        if cause == "start" and not any(each.is_ready for each in self._processes):
-            self._problem = reason
-        started = self._started
-        if started is not None and not started.done():
-            started.set_exception(HandlerFailed(f"the handler {self._spec.name}: {reason}"))
-            return
-        is_steady = cause != "start" and time.monotonic() - since > STEADY_S
-        self._failures = 0 if is_steady else self._failures + 1
-        pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(self._failures - 1, 30))
-        self._later(pause_s if self._failures > 1 else 0.0, self._launch, process.index)
+        self._keeper.ended(process, cause, reason)
 
     def dropped_output(self, lines: int) -> None:
         """See `Pool`."""
         self._metrics.dropped_output(lines)
-
-    # Processes
-
-    def _launch(self, index: int) -> None:
-        process = HandlerProcess(self._spec, index, self)
-        self._processes.append(process)
-        self._since[process] = time.monotonic()
-        task = self._loop.create_task(process.start())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _all_ready(self) -> bool:
-        ready = sum(each.is_ready for each in self._processes)
-        return ready == self._spec.processes
-
-    def _look(self) -> None:
-        now = time.monotonic()
-        for process in [*self._processes]:
-            process.look()
-            if not process.is_ready and now - self._since.get(process, math.inf) > self._ready_s:
-                process.end("start", f"it was not ready within {self._ready_s:g} s")
-        self._later(LOOK_S, self._look)
-
-    def _later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
-        def run() -> None:
-            self._timers.discard(timer)
-            if not self._is_closing:
-                call(*arguments)
-
-        timer = self._loop.call_later(seconds, run)
-        self._timers.add(timer)
 
     # The end
 

@@ -3,50 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import socket
-import subprocess
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
-import orjson
 import structlog
 
 from app.errors import HandlerDied, HandlerMemory
 from app.handlers.calls import Caller, Calls
+from app.handlers.child import REAP_S, Child
+from app.handlers.connection import Connection
 from app.handlers.contract import HandlerAnswer, HandlerSpec
 from app.handlers.failures import error_of, text_of
 from app.handlers.job import Job, Run
-from app.handlers.memory import proportional_bytes, resident_bytes
-from app.handlers.output import Output
-from app.handlers.spawn import spawn
 from torchlane.handlers.frames import (
     ANSWER,
     CALL,
     CANCEL,
     DROP,
-    FROM_HANDLER,
-    FROM_HANDLER_BYTES,
     HELD,
     READY,
     REPLY,
     REQUEST,
     STOP,
-    Decoder,
     Frame,
     MalformedFrame,
-    head,
     next_number,
 )
 
 LOG = structlog.get_logger(__name__)
 GRACE_S = 2.0  # for cancelled code
 EXIT_S = 0.2  # from the end of the connection to that of the process
-REAP_S = 0.005  # between two looks whether a killed process has ended
-MAX_UNREAD_BYTES = 256 << 20  # of replies that the process does not read
-COPIED_BYTES = 64 << 10
 FIRST_STATUS, LAST_STATUS = 200, 599
 
 
@@ -72,7 +59,7 @@ class Pool(Caller, Protocol):
         """See `HandlerMetrics`."""
 
 
-class HandlerProcess(asyncio.Protocol):
+class HandlerProcess:
     """A process from its start to its end.
 
     Args:
@@ -84,60 +71,42 @@ class HandlerProcess(asyncio.Protocol):
         index: see above.
         is_ready: whether it can take requests.
         runs: what it runs.
-        memory_bytes: resident memory at the last look.
+        child: the process itself.
     """
 
     def __init__(self, spec: HandlerSpec, index: int, pool: Pool) -> None:
         self.index = index
         self.is_ready = False
         self.runs: set[Run] = set()
-        self.memory_bytes = 0
         self._spec = spec
         self._pool = pool
-        self._labels: dict[str, object] = {
+        labels: dict[str, object] = {
             "handler": spec.name,
             "version": spec.version,
             "process": index,
         }
+        self.child = Child(spec, labels, self)
         self._loop = asyncio.get_running_loop()
-        self._decoder = Decoder(FROM_HANDLER, FROM_HANDLER_BYTES, orjson.loads)
-        self._transport: asyncio.Transport | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._outputs: list[Output] = []
+        self._connection = Connection(self)
         self._number = 0
         self._of: dict[int, Run] = {}  # by number of the request
         self._held: set[Run] = set()  # cancelled, but the process says that their code runs on
         self._calls = Calls(pool, self._send_reply)
-        self._is_full = False  # the process reads more slowly than the server writes
         self._cause = ""  # why it ends
         self._reason = ""
-        self._measuring: asyncio.Future[int] | None = None
         self.has_ended = self._loop.create_future()
 
     async def start(self) -> None:
         """Start the process; `Pool.ready` or `Pool.ended` follows."""
         try:
-            spawned = spawn(self._spec)
+            end = self.child.start()
         except OSError as error:
             self._cause, self._reason = "start", f"cannot start {self._spec.python}: {error}"
             self._finish()
             return
-        self._process, end = spawned.process, spawned.end
-        self._outputs = [
-            Output(descriptor, {**self._labels, "stream": stream}, self._pool.dropped_output)
-            for descriptor, stream in ((spawned.stdout, "stdout"), (spawned.stderr, "stderr"))
-        ]
-        await self._connect(end)
-
-    async def _connect(self, end: socket.socket) -> None:
-        await self._loop.create_unix_connection(lambda: self, sock=end)
+        await self._loop.create_unix_connection(lambda: self._connection, sock=end)
 
     # For the pool
-
-    @property
-    def pid(self) -> int:
-        """Of the process; 0 if it was not started."""
-        return self._process.pid if self._process else 0
 
     @property
     def can_run(self) -> bool:
@@ -146,7 +115,7 @@ class HandlerProcess(asyncio.Protocol):
             self.is_ready
             and not self._cause
             and len(self.runs) < self._spec.concurrency
-            and not self._is_full
+            and not self._connection.is_full
             and not self.is_condemned
         )
 
@@ -179,7 +148,7 @@ class HandlerProcess(asyncio.Protocol):
                 meta["query"] = {name: list(each) for name, each in request.query.items()}
             if index < len(waiting) - 1:
                 meta["more"] = True
-            self._send(REQUEST, number, meta, request.body)
+            self._connection.send(REQUEST, number, meta, request.body)
         run.live = len(waiting)
         self.runs.add(run)
 
@@ -191,7 +160,7 @@ class HandlerProcess(asyncio.Protocol):
         run.live -= 1
         for number, each in run.jobs.items():
             if each is job:
-                self._send(CANCEL, number)
+                self._connection.send(CANCEL, number)
         if run.live == 0:
             run.grace = self._loop.call_later(GRACE_S, self._give_up, run)
             # Not only when the process drops them: it may not be read before some have ended.
@@ -200,17 +169,12 @@ class HandlerProcess(asyncio.Protocol):
 
     def look(self) -> None:
         """Check that the process lives, and its memory; called every quarter of a second."""
-        process = self._process
-        if process is None or self.has_ended.done():
+        if not self.child.is_running:
             return
-        if self._has_exited(process):
+        if self.child.has_exited:
             self._kill()
-            return
-        self.memory_bytes = resident_bytes(process.pid)
-        if self.memory_bytes > self._spec.memory_bytes and self._measuring is None:
-            # Forks share memory; to count that once may have to wait for their page tables.
-            self._measuring = self._loop.run_in_executor(None, proportional_bytes, process.pid)
-            self._measuring.add_done_callback(self._measured)
+        else:
+            self.child.measure()
 
     def end(self, cause: str, reason: str) -> None:
         """End the process, with all that it started; harmless if it ends."""
@@ -223,80 +187,42 @@ class HandlerProcess(asyncio.Protocol):
         if not self._cause:
             self._cause = "stopped"
             if self.is_ready:
-                self._send(STOP, 0)
+                self._connection.send(STOP, 0)
         if self.is_ready:
             await asyncio.wait([self.has_ended], timeout=within_s)
         self._kill()
         await asyncio.wait([self.has_ended], timeout=within_s + EXIT_S)
 
-    # The connection
+    # What its connection tells
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+    @property
+    def takes_frames(self) -> bool:
+        """See `connection.Owner`."""
+        return self._cause in ("", "stopped")
 
-    def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
-        if self._cause and self._cause != "stopped":
-            return
-        try:
-            for frame in self._decoder.feed(data):
-                self._received(frame)
-        except MalformedFrame as error:
-            self.end("frames", f"it sent {error}")
+    @property
+    def is_behind(self) -> bool:
+        """See `connection.Owner`."""
+        return self._calls.are_many
 
-    def pause_writing(self) -> None:
-        """See `asyncio.Protocol`."""
-        self._is_full = True
-        self._pace()
-
-    def resume_writing(self) -> None:
-        """See `asyncio.Protocol`."""
-        self._is_full = False
-        self._pace()
+    def resumed(self) -> None:
+        """See `connection.Owner`."""
         self._pool.resumed()
 
-    def eof_received(self) -> None:
-        """See `asyncio.Protocol`."""
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """The process has ended, or will be: without the connection it is of no use."""
-        self._transport = None
-        if self._process is None or self._has_exited(self._process):
+    def lost(self) -> None:
+        """See `connection.Owner`: the process has ended, or is of no use any more."""
+        if self.child.has_exited:
             self._kill()
         else:
             self._loop.call_later(EXIT_S, self._kill)
             self._loop.call_later(REAP_S, self.look)
 
-    def _send(self, kind: int, number: int, meta: object = None, body: bytes = b"") -> None:
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            return
-        start = head(kind, number, orjson.dumps(meta) if meta else b"", len(body))
-        if len(body) <= COPIED_BYTES:
-            transport.write(start + body)
-        else:
-            transport.writelines((start, body))
-        if self._is_full and transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
-            self.end("stuck", "it does not read what the server sends")
-
     def _send_reply(self, number: int, meta: object, body: bytes) -> None:
-        self._send(REPLY, number, meta, body)
-        self._pace()
+        self._connection.send(REPLY, number, meta, body)
+        self._connection.pace()
 
-    def _pace(self) -> None:
-        """Read on, unless the process causes more work than it takes the results of."""
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            return
-        if self._is_full or self._calls.are_many:
-            transport.pause_reading()
-        else:
-            transport.resume_reading()
-
-    # What the process sends
-
-    def _received(self, frame: Frame) -> None:
+    def received(self, frame: Frame) -> None:
+        """See `connection.Owner`."""
         kind = frame.kind
         if kind == ANSWER:
             self._answered(frame)
@@ -305,7 +231,7 @@ class HandlerProcess(asyncio.Protocol):
             run = self._of.get(of) if isinstance(of, int) else None
             self._calls.begin(frame, run)
             if self._calls.are_many:
-                self._pace()
+                self._connection.pace()
         elif kind == DROP:
             self._calls.drop(frame.number)
         elif kind == READY:
@@ -363,57 +289,35 @@ class HandlerProcess(asyncio.Protocol):
         if self.is_condemned and not any(run.live for run in self.runs):
             self.end("stuck", f"its code ran on {GRACE_S:.0f} s after it was cancelled")
 
-    def _measured(self, measured: asyncio.Future[int]) -> None:
-        self._measuring = None
-        if measured.cancelled() or measured.exception() is not None:
-            return
-        self.memory_bytes = measured.result()
+    def exceeded(self, memory_bytes: int) -> None:
+        """See `child.Owner`."""
         limit = self._spec.memory_bytes
-        if self.memory_bytes > limit:
-            self.end("memory", f"it took {self.memory_bytes} bytes of memory, the limit is {limit}")
+        self.end("memory", f"it took {memory_bytes} bytes of memory, the limit is {limit}")
 
-    @staticmethod
-    def _has_exited(process: subprocess.Popen[bytes]) -> bool:
-        """Whether it has; its group still has its number, because it is not reaped here."""
-        try:
-            return (
-                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-            )
-        except ChildProcessError:  # the kernel has reaped it, because SIGCHLD is ignored
-            return True
-
-    def _kill(self) -> None:
-        process = self._process
-        if process is None or process.returncode is not None:
-            return
-        exited = self._has_exited(process)
-        if not self._cause:
-            self._cause = "died" if self.is_ready else "start"
-            if not exited:
-                self._reason = "it closed its connection"
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        self._reap()
-
-    def _reap(self) -> None:
-        process = self._process
-        if process is None or self.has_ended.done():
-            return
-        code = process.poll()
-        if code is None:
-            self._loop.call_later(REAP_S, self._reap)
-            return
+    def exited(self, code: int) -> None:
+        """See `child.Owner`."""
         self._reason = self._reason or _ended_by(code)
         self._finish()
+
+    def dropped_output(self, lines: int) -> None:
+        """See `child.Owner`."""
+        self._pool.dropped_output(lines)
+
+    def _kill(self) -> None:
+        if not self.child.is_running:
+            return
+        if not self._cause:
+            self._cause = "died" if self.is_ready else "start"
+            if not self.child.has_exited:
+                self._reason = "it closed its connection"
+        self.child.kill()
 
     def _finish(self) -> None:
         if self.has_ended.done():
             return
         self.is_ready = False
-        if self._transport is not None:
-            self._transport.abort()
-        for output in self._outputs:
-            output.close()
+        self._connection.abort()
+        self.child.close_outputs()
         self._calls.cancel_all()
         self.has_ended.set_result(None)
         jobs = [job for run in self.runs for job in run.jobs.values()]

@@ -251,9 +251,13 @@ class LoadedModels:
 
     def publish_handler(self, handler: LoadedHandler) -> None:
         """Serve this version of a handler, as `publish` does a model's."""
+        self.change_handler(handler)
+        self.record(VersionStatus(handler.id.plain, ModelState.READY))
+
+    def change_handler(self, handler: LoadedHandler) -> None:
+        """Replace the record of a served version of a handler."""
         self._handlers[handler.id.plain] = handler
         self._update_current(handler.id.name)
-        self.record(VersionStatus(handler.id.plain, ModelState.READY))
 
     def change(self, model: LoadedModel) -> None:
         """Replace the record of a served version."""

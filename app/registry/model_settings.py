@@ -9,6 +9,10 @@ from models.choices import Precision
 
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
+# Of the models file. Everything else is for models alone.
+OF_HANDLERS = frozenset(("python", "processes", "user"))
+OF_BOTH = frozenset(("timeout_ms", "queue_limit_items", "allowed_keys", "required"))
+
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
@@ -30,6 +34,8 @@ class ModelSettings:
         allowed_keys: names of the API keys that may call it; None: all.
         python: the interpreter of a handler; None: the server's.
         processes: how many processes run a handler; None: as its artifact says.
+        user: that they run as; None: the server's.
+        set_by_file: names of the settings that the models file has for it.
     """
 
     max_batch_size: int = 64
@@ -47,6 +53,8 @@ class ModelSettings:
     allowed_keys: frozenset[str] | None = None
     python: str | None = None
     processes: int | None = None
+    user: str | None = None
+    set_by_file: frozenset[str] = frozenset()
 
     def installed_as(self, other: ModelSettings) -> ModelSettings:
         """These settings, with the other's values for everything that needs a reload to change."""
@@ -61,6 +69,20 @@ class ModelSettings:
             pinned_by_file=other.pinned_by_file,
             python=other.python,
             processes=other.processes,
+            user=other.user,
+        )
+
+    def misplaced(self, *, in_handler: bool) -> str | None:
+        """Which settings of the models file a model or a handler cannot have; None: all fit."""
+        wrong = self.set_by_file & OF_HANDLERS
+        if in_handler:
+            wrong = self.set_by_file - OF_HANDLERS - OF_BOTH
+        if not wrong:
+            return None
+        kind, other = ("handler", "model") if in_handler else ("model", "handler")
+        return (
+            f"the models file sets {', '.join(sorted(wrong))}, which only a {other} can have; this "
+            f"is a {kind}"
         )
 
     def largest_batch(self, planned_batch: int | None) -> int:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import os
+import pwd
+import shutil
 import sys
 import tempfile
 import time
@@ -35,8 +39,8 @@ PREFIX = "torchlane-handler-"
 SHOWN = 300  # characters of an answer in a problem
 
 
-class HandlerRefused(ArtifactInvalid):
-    """The artifact is a handler, and the settings do not allow it."""
+class SettingsForbid(ArtifactInvalid):
+    """The settings allow no handler, or do not fit the kind of the artifact."""
 
 
 class ModelsMissing(ArtifactInvalid):
@@ -76,15 +80,19 @@ class HandlerInstaller:
             step: is told each stage, and what happens in it.
 
         Raises:
-            HandlerRefused: if no handler may run, or it is not signed.
+            SettingsForbid: if no handler may run, or it is not signed.
             ModelsMissing: if a model that it calls is not served.
             ArtifactInvalid: if it cannot be started, or an example fails.
         """
         manifest, make_pool = artifact.manifest, self._make_pool
         if make_pool is None:
-            raise HandlerRefused("refused: TORCHLANE_HANDLERS is off")
+            raise SettingsForbid("refused: TORCHLANE_HANDLERS is off")
         if self._mode == "signed" and artifact.signed_by is None:
-            raise HandlerRefused("refused: TORCHLANE_HANDLERS is signed, and it has no signature")
+            raise SettingsForbid("refused: TORCHLANE_HANDLERS is signed, and it has no signature")
+        if (misplaced := settings.misplaced(in_handler=True)) is not None:
+            raise SettingsForbid(misplaced)
+        if settings.user is not None and (problem := _cannot_run_as(settings.user)) is not None:
+            raise SettingsForbid(f"the models file sets user: {problem}")
         if (circle := _circle(manifest, loaded.handlers())) is not None:
             raise ArtifactInvalid(f"the handlers call each other in a circle: {circle}")
         missing = loaded.missing(manifest)
@@ -92,10 +100,11 @@ class HandlerInstaller:
             raise ModelsMissing(missing)
         step("load", "starting its processes")
         with contextlib.ExitStack() as stack:
-            folder = await in_thread(lambda: _unpacked(artifact, stack), _discard)
+            folder = await in_thread(lambda: _unpacked(artifact, settings.user, stack), _discard)
             versions = {each.name: each.version for each in manifest.models if each.version}
             counts = HandlerCounts(self._metrics, model)
-            pool = make_pool(_spec(manifest, settings, folder), versions, counts)
+            spec = _spec(manifest, settings, folder)
+            pool = make_pool(spec, versions, counts)
             await _started(model, pool)
             try:
                 step("prove", "replaying examples")
@@ -105,9 +114,19 @@ class HandlerInstaller:
                 await pool.close()
                 raise
             self._folders[model] = stack.pop_all()
-        self._metrics.add_model(model, _gauges(pool, manifest.limits.queue_limit))
+        self._metrics.add_model(model, _gauges(pool))
         by = artifact.signed_by
         return LoadedHandler(model, manifest, pool, by, settings, artifact.digest)
+
+    def adjust(self, handler: LoadedHandler, settings: ModelSettings, loaded: LoadedModels) -> None:
+        """Apply at once those new settings that need no new processes."""
+        if settings.misplaced(in_handler=True) is not None:
+            return  # the next check reports it
+        settings = settings.installed_as(handler.settings)
+        if settings != handler.settings:
+            handler.pool.queue_limit = queue_limit(handler.manifest, settings)
+            loaded.change_handler(dataclasses.replace(handler, settings=settings))
+            LOG.info("handler_settings_changed", handler=str(handler.id))
 
     async def end(self, handler: LoadedHandler, *, replaced: bool = False) -> None:
         """Answer the requests that a handler accepted, then end its processes.
@@ -144,14 +163,34 @@ async def _started(model: ModelId, pool: HandlerPool) -> None:
         raise ArtifactInvalid(str(error)) from error
 
 
-def _unpacked(artifact: HandlerArtifact, stack: contextlib.ExitStack) -> Path:
-    """A private folder with the handler's files, exactly those that were digested."""
+def _cannot_run_as(user: str) -> str | None:
+    """Why processes of this server cannot run as a user; None: they can."""
+    try:
+        number = pwd.getpwnam(user).pw_uid
+    except KeyError:
+        return f"this machine has no user {user!r}"
+    if os.geteuid() not in (0, number):
+        return f"only a server that runs as root can start processes as {user!r}"
+    return None
+
+
+def _unpacked(artifact: HandlerArtifact, user: str | None, stack: contextlib.ExitStack) -> Path:
+    """A folder with the handler's files, exactly those that were digested, which is its user's."""
     try:
         folder = stack.enter_context(scratch_folder(PREFIX, Path(tempfile.gettempdir())))
         unpack_code(artifact.read(CODE_FILE), folder)
+        if user is not None:
+            for path in (folder, *folder.rglob("*")):
+                shutil.chown(path, user)
     except (ArchiveError, OSError) as error:
         raise ArtifactInvalid(f"{artifact.id}: {error}") from error
     return folder
+
+
+def queue_limit(manifest: HandlerManifest, settings: ModelSettings) -> int:
+    """The most requests that may wait: the models file overrides the artifact."""
+    is_set = "queue_limit_items" in settings.set_by_file
+    return settings.queue_limit_items if is_set else manifest.limits.queue_limit
 
 
 def _spec(manifest: HandlerManifest, settings: ModelSettings, folder: Path) -> HandlerSpec:
@@ -168,7 +207,8 @@ def _spec(manifest: HandlerManifest, settings: ModelSettings, folder: Path) -> H
         concurrency=limits.concurrency,
         seconds=limits.seconds,
         memory_bytes=limits.memory_bytes,
-        queue_limit=limits.queue_limit,
+        queue_limit=queue_limit(manifest, settings),
+        user=settings.user,
     )
 
 
@@ -231,11 +271,11 @@ def _circle(manifest: HandlerManifest, others: Iterable[LoadedHandler]) -> str |
     return None
 
 
-def _gauges(pool: HandlerPool, queue_limit: int) -> ModelGauges[Callable[[], float]]:
+def _gauges(pool: HandlerPool) -> ModelGauges[Callable[[], float]]:
     """The gauges of a handler: those of a model, of which its processes are the replicas."""
     return ModelGauges(
         waiting=lambda: pool.load().queued,
-        queue_limit=lambda: queue_limit,
+        queue_limit=lambda: pool.queue_limit,
         replicas=lambda: pool.load().processes,
         waiting_bytes=lambda: 0,
         queue_limit_bytes=lambda: 0,

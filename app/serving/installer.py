@@ -36,7 +36,7 @@ from app.registry.loaded_models import (
 )
 from app.registry.model_settings import ModelSettings
 from app.registry.repository import Artifact, HandlerArtifact
-from app.serving.handlers import HandlerInstaller, HandlerRefused, ModelsMissing
+from app.serving.handlers import HandlerInstaller, ModelsMissing, SettingsForbid
 from app.serving.installation import Installation, layout_of, limits_of, planned
 from app.serving.replica_pool import Maker, ReplicaPool
 from app.serving.served_artifacts import ServedArtifacts
@@ -125,6 +125,8 @@ class Installer:
             artifact = await in_thread(lambda: self._artifacts.open(model.plain, served), _discard)
             if isinstance(artifact, HandlerArtifact):
                 return await self._install_handler(model, artifact, settings, loaded)
+            if (misplaced := settings.misplaced(in_handler=False)) is not None:
+                raise SettingsForbid(misplaced)
             codec = await in_thread(lambda: codec_for(artifact.manifest, artifact.read), _discard)
             plan = planned(artifact, settings, self._pool.replicas)
             steps = len(plan.places) * (2 + len(batch_sizes(plan.max_batch_size)))
@@ -331,7 +333,7 @@ class _Progress:
 def _attempt(error: Exception) -> Attempt:
     if isinstance(error, ModelsMissing):
         return Attempt.WAITING
-    if isinstance(error, PinnedVariantMissing | VariantUnusable | VersionChanged | HandlerRefused):
+    if isinstance(error, PinnedVariantMissing | VariantUnusable | VersionChanged | SettingsForbid):
         return Attempt.REJECTED
     passing = isinstance(error, ReplicaError | OutOfMemory | OSError)
     return Attempt.HINDERED if passing and not isinstance(error, ReplicaHangs) else Attempt.FAILED

@@ -424,6 +424,9 @@ class Lifecycle:
         for model in self.loaded.models():
             settings = self._config.models.of(model.id.name)
             self._installer.adjust(model, settings, self.loaded)
+        for handler in self.loaded.handlers():
+            settings = self._config.models.of(handler.id.name)
+            self._installer.handlers.adjust(handler, settings, self.loaded)
 
     async def _scan(self) -> Contents | None:
         """Read the repository, and log each new problem; None if it cannot be read."""

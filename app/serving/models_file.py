@@ -56,6 +56,7 @@ class Entry(BaseModel):
     required: bool = True
     python: str | None = Field(None, min_length=1)
     processes: int | None = Field(None, ge=1, le=64)
+    user: str | None = Field(None, min_length=1)
 
     def over(self, defaults: ModelSettings, share_of: Callable[[int], int]) -> ModelSettings:
         """The model's settings: these override the defaults, with a process's share of bytes."""
@@ -72,6 +73,8 @@ class Entry(BaseModel):
             "cache": None if self.cache is None else self.cache and defaults.cache,
             "python": self.python,
             "processes": self.processes,
+            "user": self.user,
+            "set_by_file": frozenset(self.model_fields_set),
             "allowed_keys": None if self.allowed_keys is None else frozenset(self.allowed_keys),
         }
         settings = replace(defaults, **{k: v for k, v in found.items() if v is not None})

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import mimetypes
-import platform
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -17,7 +17,7 @@ from rich.console import Console
 from export.artifact import choose_version, digest_of, publish, staging_folder, write_file
 from export.errors import ExportError, UsageError
 from export.handlers.host import Answer, running
-from export.handlers.source import packages_of, read_source
+from export.handlers.source import interpreter_of, read_source
 from export.pipeline import git_commit
 from export.progress import say
 from models.handlers import (
@@ -69,7 +69,8 @@ def run(args: argparse.Namespace, console: Console) -> None:
     code = _packed(source)
     examples = [_read(path) for path in args.example]
     kinds = [args.media_type or _media_type(path) for path in args.example]
-    with running(code, declared.entry, limits, args.server) as host:
+    interpreter = interpreter_of(source, args.python)
+    with running(code, declared.entry, limits, args.server, args.python) as host:
         answers = [
             _answer(path, host.ask(body, kind))
             for path, body, kind in zip(args.example, examples, kinds, strict=True)
@@ -102,8 +103,8 @@ def run(args: argparse.Namespace, console: Console) -> None:
             media_types=tuple(dict.fromkeys(kinds)),
             limits=limits,
             golden=tuple(golden),
-            python_version=platform.python_version(),
-            packages=packages_of(source),
+            python_version=interpreter.version,
+            packages=interpreter.packages,
             files={path.name: digest_of(path) for path in sorted(staging.iterdir())},
             created_at=dt.datetime.now(dt.UTC),
             git_commit=git_commit(),
@@ -112,6 +113,8 @@ def run(args: argparse.Namespace, console: Console) -> None:
     show(console, manifest, folder)
     flag = "" if args.out == Path("artifacts") else f" --model-dir {args.out}"
     say(console, f"serve it: torchlane serve --handlers on{flag}")
+    if args.python != sys.executable:
+        say(console, f'with, in the models file: [models.{name}] python = "{args.python}"')
 
 
 def show(console: Console, manifest: HandlerManifest, folder: Path, signature: str = "") -> None:

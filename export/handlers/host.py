@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -17,7 +16,6 @@ from urllib.parse import urlsplit
 
 from export.errors import ExportError, UsageError
 from models.handlers import HandlerLimits, unpack_code
-from torchlane.handlers import frames
 from torchlane.handlers.frames import (
     ANSWER,
     CALL,
@@ -32,14 +30,13 @@ from torchlane.handlers.frames import (
     MalformedFrame,
     head,
 )
+from torchlane.handlers.launch import Code, launch
 
-START = Path(frames.__file__).with_name("start.py")
 READY_S = 300.0  # for import and `setup`, as in a server
 PIECE = 1 << 20
 STDERR = 2  # where all output of the handler goes
 # Not TORCHLANE_...: a server in the same environment would reject it as an unknown setting.
 API_KEY = "EXPORT_API_KEY"
-KEPT = ("PATH", "HOME", "LANG", "TZ", "TMPDIR", "VIRTUAL_ENV")  # as in a server
 
 
 class Answer(NamedTuple):
@@ -178,7 +175,9 @@ def _failure(body: bytes) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def running(code: bytes, entry: str, limits: HandlerLimits, server: str | None) -> Iterator[Host]:
+def running(
+    code: bytes, entry: str, limits: HandlerLimits, server: str | None, python: str
+) -> Iterator[Host]:
     """A process of a handler that is ready; ended with all that it started.
 
     Args:
@@ -186,36 +185,23 @@ def running(code: bytes, entry: str, limits: HandlerLimits, server: str | None) 
         entry: module and class.
         limits: of the handler.
         server: see `Host`.
+        python: the interpreter.
 
     Raises:
+        UsageError: if there is no such interpreter.
         ExportError: if it cannot be run.
     """
-    ours, theirs = socket.socketpair()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(ours)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="torchlane-")))
         unpack_code(code, folder)
-        settings = {
-            "descriptor": theirs.fileno(),
-            "parent": os.getpid(),
-            "folder": str(folder),
-            "entry": entry,
-            "max_batch_size": limits.max_batch_size,
-            "concurrency": limits.concurrency,
-        }
-        environment = {name: os.environ[name] for name in KEPT if name in os.environ}
-        with theirs:
-            process = subprocess.Popen(  # nosec B603 # our own interpreter and file
-                [sys.executable, "-I", "-B", "-u", str(START), entry, json.dumps(settings)],
-                stdin=subprocess.DEVNULL,
-                stdout=STDERR,
-                env=environment | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
-                cwd=folder,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
+        what = Code(entry, folder, entry, python, limits.max_batch_size, limits.concurrency)
+        try:
+            process, end = launch(what, STDERR, STDERR)
+        except OSError as error:
+            raise UsageError(f"--python {python} cannot be started: {error.strerror}") from error
+        stack.enter_context(end)
         stack.callback(_end, process)
-        host = Host(ours, server, limits.seconds)
+        host = Host(end, server, limits.seconds)
         host.until_ready()
         yield host
         host.stop()

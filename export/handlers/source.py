@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-import importlib.metadata
+import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,13 @@ from export.errors import UsageError
 from models.handlers import CalledModel
 
 BASE = "Handler"
+# Prints the version of Python, and those of the packages that have the modules it is given.
+LIST = """
+import importlib.metadata as metadata, json, platform, sys
+owners = metadata.packages_distributions()
+names = sorted({owner for name in sys.argv[1:] for owner in owners.get(name, ())})
+print(json.dumps([platform.python_version(), {each: metadata.version(each) for each in names}]))
+"""
 
 
 class Declared(NamedTuple):
@@ -66,8 +74,19 @@ def read_source(source: Path, entry: str | None) -> Declared:
     return Declared(entry, called, size, text.partition("\n")[0])
 
 
-def packages_of(source: Path) -> dict[str, str]:
-    """The installed packages that the source imports, with their versions here."""
+class Interpreter(NamedTuple):
+    """What runs a handler: the version of Python, and those of the packages that it imports."""
+
+    version: str
+    packages: dict[str, str]
+
+
+def interpreter_of(source: Path, python: str) -> Interpreter:
+    """What the source imports, as an interpreter has it installed.
+
+    Raises:
+        UsageError: if the interpreter cannot be run.
+    """
     names = {
         (alias.name if isinstance(node, ast.Import) else node.module or "").partition(".")[0]
         for path in _files(source)
@@ -76,9 +95,14 @@ def packages_of(source: Path) -> dict[str, str]:
         for alias in node.names
     }
     names -= sys.stdlib_module_names | {"torchlane", ""}
-    owners = importlib.metadata.packages_distributions()
-    found = sorted({owner for name in names for owner in owners.get(name, ())})
-    return {owner: importlib.metadata.version(owner) for owner in found}
+    try:
+        told = subprocess.run(  # nosec B603 # the interpreter that will run the handler
+            [python, "-I", "-c", LIST, *sorted(names)], stdout=subprocess.PIPE, check=True
+        ).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise UsageError(f"--python {python} cannot be run: {error}") from error
+    version, packages = json.loads(told)
+    return Interpreter(version, packages)
 
 
 def _called(entry: str, text: str) -> CalledModel:

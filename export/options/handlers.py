@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from export import values
@@ -48,6 +49,12 @@ def add_handler(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="a running server with the models that the handler calls, such as "
         "http://127.0.0.1:8000; needed if it calls any",
+    )
+    parser.add_argument(
+        "--python",
+        default=sys.executable,
+        metavar="FILE",
+        help="the interpreter to run it with, such as /venvs/shop/bin/python (default: this one)",
     )
     parser.add_argument("--description", default="", metavar="TEXT", help="for people")
     _add_limits(parser)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import textwrap
+import venv
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,25 @@ def test_refuses_unknown_media_types_and_names(
     (tmp_path / "a.qqq").write_bytes(b"")
     assert "name it with --media-type" in refused(capsys, file, example="a.qqq")
     assert "is not a name for a handler" in refused(capsys, file, "--name", "a b")
+
+
+def test_another_interpreter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = """
+    import sys, numpy, torchlane
+    class A(torchlane.Handler):
+        def predict(self, request):
+            return sys.prefix
+    """
+    file = source(tmp_path, text.replace("numpy, ", ""))
+    venv.create(tmp_path / "bare", symlinks=True)
+    python = str(tmp_path / "bare/bin/python")
+    out = ["--out", str(tmp_path / "r"), "--example", str(tmp_path / "ask.json")]
+    assert main(["handler", str(file), *out, "--python", python], {}) == 0
+    assert json.loads((tmp_path / "r/shop/1/answer-0").read_text()) == str(tmp_path / "bare")
+    told = "".join(capsys.readouterr().out.split())
+    assert f'[models.shop]python="{python}"' in told
+    source(tmp_path, text)
+    assert main(["handler", str(file), *out, "--python", python], {}) == 1
+    assert "No module named 'numpy'" in capsys.readouterr().err
+    assert main(["handler", str(file), *out, "--python", "/no/such"], {}) == 2
+    assert "--python /no/such cannot be run" in capsys.readouterr().err

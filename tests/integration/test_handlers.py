@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 from app.access.entries import make_key
 from app.errors import ArtifactInvalid
+from app.handlers.contract import HandlerPool
 from app.registry.repository import Repository
 from app.types import ModelId
 from loadtests.traffic.target import TargetError, from_models
@@ -50,6 +52,24 @@ class Shop(torchlane.Handler):
         rows = [request.json() for request in requests]
         return [ValueError("negative") if row < 0 else {"of": True, "sum": row + 1}
                 for row in rows]
+"""
+ORDER = """
+import torchlane
+from pydantic import BaseModel
+
+class Order(BaseModel):
+    price: float
+
+class Shop(torchlane.Handler):
+    async def predict(self, request):
+        return request.json(Order).price * 2
+"""
+PROCESS = """
+import torchlane
+
+class Shop(torchlane.Handler):
+    async def predict(self, request):
+        return 1
 """
 VERSION = """
 import asyncio
@@ -369,3 +389,92 @@ async def test_a_changed_file_is_refused(tmp_path: Path) -> None:
         await settled(api)
         (version,) = (await api.client.get("/models/v")).json()["versions"]
         assert "limits.processes" in version["problem"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('cache = true\ndevices = "cpu"', "cache, devices, which only a model can have"),
+        ('user = "no-one"', "user: this machine has no user 'no-one'"),
+    ],
+)
+async def test_settings_that_cannot_apply_are_refused(tmp_path: Path, text: str, told: str) -> None:
+    write_handler(tmp_path / "m", "v", 1, VERSION % 1, [asks(None, {"version": 1})])
+    file = tmp_path / "models.toml"
+    file.write_text(f"[models.v]\n{text}\n")
+    async with serving(tmp_path / "m", handlers="on", models_file=file, wait_ready=False) as api:
+        await settled(api)
+        (version,) = (await api.client.get("/models/v")).json()["versions"]
+        assert version["state"] == "failed"
+        assert version["problem"].startswith(f"the models file sets {told}")
+
+
+async def test_settings_of_handlers_are_refused_for_models(tmp_path: Path) -> None:
+    publisher = Publisher(tmp_path)
+    publisher.publish(2, "twice")
+    file = tmp_path / "models.toml"
+    file.write_text("# none\n")
+    async with serving(publisher.repository, models_file=file, reload_s=0.05) as api:
+        file.write_text("[models.twice]\nprocesses = 2\n")
+        told = "it keeps serving with its earlier settings: the models file sets processes, which "
+
+        async def problem() -> str:
+            (version,) = (await api.client.get("/models/twice")).json()["versions"]
+            return str(version["problem"])[: len(told)]
+
+        await eventually(problem, told)
+
+
+async def test_settings_apply_without_new_processes(tmp_path: Path) -> None:
+    write_handler(tmp_path / "m", "v", 1, PROCESS, [asks(None, 1)])
+    file = tmp_path / "models.toml"
+    file.write_text("# none\n")
+    _, line = make_key("a", ["predict"])
+    async with serving(
+        tmp_path / "m", handlers="on", models_file=file, reload_s=0, api_keys=line
+    ) as api:
+        before = _pool(api)
+        file.write_text(
+            '[models.v]\ntimeout_ms = 90\nqueue_limit_items = 7\nallowed_keys = ["a"]\n'
+        )
+        await lifecycle(api).reload()
+        handler = lifecycle(api).loaded.handler("v")
+        assert handler is not None
+        assert handler.pool is before
+        assert handler.settings.timeout_s == 0.09
+        assert handler.settings.allowed_keys == frozenset(("a",))
+        assert await api.metric("torchlane_queue_limit_items") == 7
+        file.write_text("[models.v]\nprocesses = 2\n")
+        await lifecycle(api).reload()
+        assert _pool(api) is not before
+        assert _pool(api).load().processes == 2
+        assert await api.metric("torchlane_queue_limit_items") == 256
+
+
+def _pool(api: Api) -> HandlerPool:
+    handler = lifecycle(api).loaded.handler("v")
+    assert handler is not None
+    return handler.pool
+
+
+async def test_a_body_is_validated_by_a_pydantic_model(tmp_path: Path) -> None:
+    write_handler(tmp_path, "v", 1, ORDER, [asks({"price": 2}, 4.0)])
+    async with serving(tmp_path, handlers="on") as api:
+        answer = await api.client.post("/predict", json={"price": "x"})
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_input")
+        (detail,) = answer.json()["details"]
+        assert detail["path"] == "price"
+
+
+async def test_a_compressed_body_is_inflated(tmp_path: Path) -> None:
+    write_handler(tmp_path, "v", 1, ORDER, [asks({"price": 2}, 4.0)])
+    body = gzip.compress(b'{"price": 5}')
+    headers = {"content-encoding": "gzip", "content-type": "application/json"}
+    async with serving(tmp_path, handlers="on", trusted_hosts="test") as api:
+        answer = await api.client.post("/predict", content=body, headers=headers)
+        assert (answer.status_code, answer.json()) == (200, 10.0)
+        damaged = await api.client.post("/predict", content=body[:-9], headers=headers)
+        assert (damaged.status_code, damaged.json()["code"]) == (422, "invalid_input")
+        other = {**headers, "host": "other.example"}
+        refused = await api.client.post("/predict", content=body, headers=other)
+        assert refused.json()["code"] == "untrusted_host"

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from torchlane.handlers.api import Handler, Request
 from torchlane.handlers.calls import CURRENT, Calls
@@ -34,32 +34,13 @@ from torchlane.handlers.frames import (
     MalformedFrame,
     head,
 )
+from torchlane.handlers.launch import Settings
 from torchlane.handlers.limits import limit_process
 
 HELD_S = 0.5  # after a cancellation: then the server is told that the code still runs
 COPIED_BYTES = 64 << 10  # a body up to this is sent together with its head
 FAILED_EXIT_CODE = 1
 META = json.JSONEncoder(separators=(",", ":"))
-
-
-class Settings(NamedTuple):
-    """How to run a handler.
-
-    Attributes:
-        descriptor: of this process's end of the socket pair.
-        parent: process id of the server.
-        folder: with the handler's files.
-        entry: module and class, such as "shop:Shop".
-        max_batch_size: 1: `predict`; more: `predict_batch`.
-        concurrency: threads for `def predict`.
-    """
-
-    descriptor: int
-    parent: int
-    folder: str
-    entry: str
-    max_batch_size: int
-    concurrency: int
 
 
 class HandlerInvalid(Exception):

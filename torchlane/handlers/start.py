@@ -1,7 +1,7 @@
 """Starts the process of a handler: `python -I start.py NAME SETTINGS`, by the path of this file.
 
 The interpreter may be another one than the server's, without this package: the package is imported
-from where this file is. The settings are a JSON object, see `Settings` in process.py.
+from where this file is. The settings are a JSON object, see `Settings` in launch.py.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ async def test_killed_process_fails_its_requests_alone(tmp_path: Path) -> None:
     async with serving(tmp_path, DOES, processes=2, concurrency=1) as served:
         first = served.submit(code("await asyncio.sleep(1); return os.getpid()"))
         second = served.submit(code("await asyncio.sleep(1); return os.getpid()"))
-        pids = [each.pid for each in served.pool._processes]
+        pids = [each.child.pid for each in served.pool._keeper.processes]
         waiting = served.submit(code(""))
         await asyncio.sleep(0.2)
         os.kill(pids[0], signal.SIGKILL)
@@ -92,11 +92,11 @@ async def test_restarts_have_a_growing_pause(tmp_path: Path) -> None:
 
 async def test_endless_loop_is_killed(tmp_path: Path) -> None:
     async with serving(tmp_path, DOES) as served:
-        (process,) = served.pool._processes
+        (process,) = served.pool._keeper.processes
         assert await outcome(served, "while True: pass", 0.3) == "handler_timeout"
         await served.until(lambda: served.metrics.causes == ["stuck"])
         assert await outcome(served, "") == "ok"
-        assert not psutil.pid_exists(process.pid)
+        assert not psutil.pid_exists(process.child.pid)
 
 
 async def test_longest_time_of_a_request(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ async def test_waiting_thread_is_cancelled(tmp_path: Path) -> None:
         job = served.submit(b"1")
         await served.until(lambda: served.plane.calls)
         job.abandon()
-        await served.until(lambda: not served.pool._processes[0].runs)
+        await served.until(lambda: not served.pool._keeper.processes[0].runs)
         assert served.plane.cancelled
         assert served.metrics.causes == []
 
@@ -361,10 +361,10 @@ async def test_process_has_none_of_the_servers_secrets(
 async def test_end_of_a_pool_leaves_no_process(tmp_path: Path) -> None:
     pool = ProcessPool(spec_of(write(tmp_path, DOES)), ScriptedPlane(), CountedMetrics())
     await pool.start()
-    (process,) = pool._processes
+    (process,) = pool._keeper.processes
     served = Served(pool, ScriptedPlane(), CountedMetrics())
     job = served.submit(code("while True: pass"))
-    child = psutil.Process(process.pid)
+    child = psutil.Process(process.child.pid)
     await asyncio.sleep(0.2)
     await pool.close()
     with pytest.raises(errors.ShuttingDown):

@@ -29,6 +29,7 @@ cache = false
 allowed_keys = ["team-a", "team-b"]
 python = "/venvs/a/bin/python"
 processes = 2
+user = "shop"
 required = false
 
 [models."other"]
@@ -62,6 +63,8 @@ def test_file_overrides_the_defaults(file: Path) -> None:
         allowed_keys=frozenset(("team-a", "team-b")),
         python="/venvs/a/bin/python",
         processes=2,
+        user="shop",
+        set_by_file=frozenset(Entry.model_fields) - {"variant"},
     )
     assert models.of("other") == models.of("absent") == DEFAULTS
     assert models.required == {"other"}
