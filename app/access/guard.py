@@ -105,9 +105,11 @@ class InnerCaller(Caller):
     """
 
     __slots__ = ("_is_server",)
+    _is_server: bool
 
     def __init__(self, outer: Caller | None) -> None:
-        self._is_server = outer is None
+        is_server: bool = isinstance(outer, InnerCaller) and outer._is_server
+        self._is_server = outer is None or is_server
         self.is_inner = True
         self._limits = () if outer is None else outer._limits
         self._metrics = None if outer is None else outer._metrics

@@ -126,9 +126,7 @@ class Calls:
 
 
 def _payer(run: Run, number: int) -> Job | None:
-    """The job that a call belongs to; of a batch one that still waits, the longest."""
+    """The job that a call belongs to; of a batch the one that waits the longest."""
     waiting = [job for job in run.jobs.values() if not job.is_settled]
     job = run.jobs.get(number)
-    if job is not None and (not job.is_settled or not waiting):
-        return job
     return max(waiting, key=lambda each: each.request.deadline, default=job)

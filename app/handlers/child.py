@@ -7,11 +7,12 @@ import os
 import signal
 import socket
 import subprocess
+from concurrent.futures import Executor
 from contextlib import suppress
 from typing import Protocol
 
 from app.handlers.contract import HandlerSpec
-from app.handlers.memory import proportional_bytes, resident_bytes
+from app.handlers.memory import memory_of
 from app.handlers.output import Output
 from app.handlers.spawn import spawn
 
@@ -38,12 +39,15 @@ class Child:
         spec: of the handler.
         labels: fields of the lines that it prints, in the log.
         owner: is told what happens.
+        measuring: runs what reads its memory.
 
     Attributes:
         memory_bytes: resident memory at the last look.
     """
 
-    def __init__(self, spec: HandlerSpec, labels: dict[str, object], owner: Owner) -> None:
+    def __init__(
+        self, spec: HandlerSpec, labels: dict[str, object], owner: Owner, measuring: Executor
+    ) -> None:
         self.memory_bytes = 0
         self._spec = spec
         self._labels = labels
@@ -51,7 +55,8 @@ class Child:
         self._loop = asyncio.get_running_loop()
         self._process: subprocess.Popen[bytes] | None = None
         self._outputs: list[Output] = []
-        self._measuring: asyncio.Future[int] | None = None
+        self._measuring = measuring
+        self._is_measured = False  # at this moment
 
     def start(self) -> socket.socket:
         """Start it; returns this side of its connection.
@@ -87,12 +92,13 @@ class Child:
             return True
 
     def measure(self) -> None:
-        """Read its resident memory; takes some 20 us for each thread."""
-        self.memory_bytes = resident_bytes(self.pid)
-        if self.memory_bytes > self._spec.memory_bytes and self._measuring is None:
-            # Forks share memory; to count that once may have to wait for their page tables.
-            self._measuring = self._loop.run_in_executor(None, proportional_bytes, self.pid)
-            self._measuring.add_done_callback(self._measured)
+        """Read its resident memory in a thread, unless that is being done."""
+        if not self._is_measured:
+            self._is_measured = True
+            size = self._loop.run_in_executor(
+                self._measuring, memory_of, self.pid, self._spec.memory_bytes
+            )
+            size.add_done_callback(self._measured)
 
     def kill(self) -> None:
         """Kill it with all that it started; harmless if it has ended."""
@@ -117,9 +123,9 @@ class Child:
             self._owner.exited(code)
 
     def _measured(self, measured: asyncio.Future[int]) -> None:
-        self._measuring = None
+        self._is_measured = False
         if measured.cancelled() or measured.exception() is not None:
             return
         self.memory_bytes = measured.result()
-        if self.memory_bytes > self._spec.memory_bytes:
+        if self.is_running and self.memory_bytes > self._spec.memory_bytes:
             self._owner.exceeded(self.memory_bytes)

@@ -64,6 +64,11 @@ class Connection(asyncio.Protocol):
         self._decoder = Decoder(FROM_HANDLER, FROM_HANDLER_BYTES, orjson.loads)
         self._transport: asyncio.Transport | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether frames that are sent may still arrive."""
+        return self._transport is not None and not self._transport.is_closing()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass

@@ -62,6 +62,8 @@ class HandlerRequest:
         traceparent: W3C Trace Context for what the handler sends to others; empty if there is none.
         query: the parameters of the URL, each with its values.
         deadline: on `time.monotonic`; after it the caller no longer wants an answer.
+        caller: whose rights and rate limits its calls have; only requests of one share a batch.
+        is_item: whether it is an item of a batch, whose answers become one document.
         depth: how many handlers called each other to get here.
         context: opaque here; `Plane.call` gets it with the calls that belong to this request.
     """
@@ -73,6 +75,8 @@ class HandlerRequest:
     traceparent: str
     query: Mapping[str, Sequence[str]]
     deadline: float
+    caller: str = ""
+    is_item: bool = False
     depth: int = 0
     context: object = None
 
@@ -245,14 +249,17 @@ class HandlerPool(Protocol):
             HandlerFailed: with the reason, such as the last line of an import error.
         """
 
-    def submit(self, request: HandlerRequest) -> HandlerJob:
-        """Accept a request.
+    def submit(self, requests: Sequence[HandlerRequest]) -> list[HandlerJob]:
+        """Accept requests that came together, with one deadline; all of them, or none.
+
+        While the pool drains it still accepts those of other handlers, whose own requests it may
+        have accepted before (`HandlerRequest.depth`).
 
         Raises:
             Overloaded: the queue is full, or the deadline cannot be met.
             DeadlineExceeded: the deadline has passed.
             ModelNotReady: no process works.
-            PayloadTooLarge: the body exceeds what a process takes at once.
+            PayloadTooLarge: there are more than it ever takes, or a body is too large.
             ShuttingDown: the pool is draining.
         """
 

@@ -20,7 +20,7 @@ PASSED_ON: Mapping[str, type[errors.TorchlaneError]] = {
         *(errors.PayloadTooLarge, errors.ModelNotFound, errors.Forbidden, errors.RateLimited),
         *(errors.Overloaded, errors.ModelNotReady, errors.DeadlineExceeded),
         *(errors.BackendFailed, errors.NonFiniteOutput, errors.HandlerDied, errors.HandlerMemory),
-        errors.HandlerTimeout,
+        *(errors.HandlerTimeout, errors.ShuttingDown),
     )
 }
 FAILED = "the handler failed; the server's log has the reason, with this request's id"

@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import structlog
@@ -18,6 +19,7 @@ LOG = structlog.get_logger(__name__)
 LOOK_S = 0.25
 STOP_S = 1.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0  # before a restart, doubled each time
+PATIENCE_S = 2.0  # until requests are refused because no process is ready
 STEADY_S = 10.0  # a process that lived so long is restarted at once
 
 
@@ -32,19 +34,20 @@ class Keeper:
 
     Attributes:
         processes: all of them, ready or not.
-        problem: why none could be started; None if that is not so.
     """
 
     def __init__(
         self, spec: HandlerSpec, pool: Pool, metrics: HandlerMetrics, ready_s: float
     ) -> None:
         self.processes: list[HandlerProcess] = []
-        self.problem: str | None = None
         self._spec = spec
         self._pool = pool
         self._metrics = metrics
         self._ready_s = ready_s
         self._since: dict[HandlerProcess, float] = {}  # when each was started, or became ready
+        self._reason: str | None = None  # why the last one ended, or could not be started
+        self._ended_at = math.inf  # when the last one that was ready ended
+        self._measuring = ThreadPoolExecutor(1, f"memory-{spec.name}")
         self._failures = 0  # processes that ended soon, in a row
         self._is_closing = False
         self._started: asyncio.Future[None] | None = None
@@ -74,16 +77,36 @@ class Keeper:
         await asyncio.gather(*(each.stop(STOP_S) for each in self.processes))
         if self._tasks:
             await asyncio.wait(self._tasks)
+        self._measuring.shutdown(wait=False)
 
     def free(self) -> HandlerProcess | None:
         """The process that takes another run and has the fewest; None if none does."""
         free = [each for each in self.processes if each.can_run]
         return min(free, key=lambda each: len(each.runs)) if free else None
 
+    @property
+    def problem(self) -> str | None:
+        """Why no process works; None if one does, or may soon again."""
+        if any(each.is_ready for each in self.processes):
+            return None
+        return self._reason if time.monotonic() - self._ended_at > PATIENCE_S else None
+
+    @property
+    def places(self) -> int:
+        """How many runs the processes that are ready can have at once; 1 if none is."""
+        ready = sum(each.is_ready for each in self.processes)
+        return max(1, ready * self._spec.concurrency)
+
+    @property
+    def room(self) -> int:
+        """How many more runs they take now."""
+        taken = (len(each.runs) for each in self.processes if each.can_run)
+        return sum(self._spec.concurrency - each for each in taken)
+
     def ready(self, process: HandlerProcess) -> None:
         """A process can take requests."""
         self._since[process] = time.monotonic()
-        self.problem = None
+        self._ended_at = math.inf
         started = self._started
         if started is not None and not started.done() and self._all_ready():
             started.set_result(None)
@@ -102,8 +125,11 @@ class Keeper:
             reason=reason,
         )
         self._metrics.restarted(cause)
-        if cause == "start" and not any(each.is_ready for each in self.processes):
-            self.problem = reason
+        self._reason = reason
+        if cause == "start":
+            self._ended_at = -math.inf  # the next one will hardly do better
+        else:
+            self._ended_at = min(self._ended_at, time.monotonic())
         started = self._started
         if started is not None and not started.done():
             started.set_exception(HandlerFailed(f"the handler {self._spec.name}: {reason}"))
@@ -114,7 +140,7 @@ class Keeper:
         self._later(pause_s if self._failures > 1 else 0.0, self._launch, process.index)
 
     def _launch(self, index: int) -> None:
-        process = HandlerProcess(self._spec, index, self._pool)
+        process = HandlerProcess(self._spec, index, self._pool, self._measuring)
         self.processes.append(process)
         self._since[process] = time.monotonic()
         task = self._loop.create_task(process.start())

@@ -9,19 +9,22 @@ from pathlib import Path
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 MAX_PROCESSES = 1000
+MAX_THREADS = 1000  # of a process, which may all have children
 
 
-def resident_bytes(pid: int) -> int:
-    """Resident bytes of a process and its descendants; what they share counts for each.
+def memory_of(pid: int, enough: int) -> int:
+    """Resident bytes of a process and its descendants; 0 if there is no such process.
 
-    Takes some 20 us for each thread. 0 if there is no such process.
+    Takes some 20 us for each thread.
+
+    Args:
+        pid: of the process.
+        enough: above this many, memory that they share counts once, as after a fork. That is
+            slower, and may wait for their page tables.
     """
-    return sum(map(_resident, _family(pid)))
-
-
-def proportional_bytes(pid: int) -> int:
-    """As `resident_bytes`, but shared memory counts once; may wait for a process's page tables."""
-    return sum(map(_proportional, _family(pid)))
+    family = [*_family(pid)]
+    size = sum(map(_resident, family))
+    return size if size <= enough else sum(map(_proportional, family))
 
 
 def _resident(pid: int) -> int:
@@ -46,6 +49,6 @@ def _family(pid: int) -> Iterator[int]:
         each = waiting.pop()
         yield each
         with suppress(OSError):  # it has ended, or the kernel has no such file
-            for thread in os.listdir(f"/proc/{each}/task"):
+            for thread in os.listdir(f"/proc/{each}/task")[:MAX_THREADS]:
                 children = Path(f"/proc/{each}/task/{thread}/children").read_bytes()
                 waiting += map(int, children.split())

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -23,6 +24,7 @@ from app.errors import (
 )
 from app.handlers.contract import (
     CallReply,
+    HandlerJob,
     HandlerMetrics,
     HandlerRequest,
     HandlerSpec,
@@ -85,24 +87,24 @@ class ProcessPool:
             await self.close()
             raise
 
-    def submit(self, request: HandlerRequest) -> Job:
+    def submit(self, requests: Sequence[HandlerRequest]) -> list[HandlerJob]:
         """See `HandlerPool`."""
         now = time.monotonic()
-        # A batch is formed at the end of this turn, when more requests may have come.
-        process = None if self._queue else self._keeper.free()
         try:
-            self._admit(request, now, is_free=process is not None)
+            self._admit(requests, now)
         except TorchlaneError as error:
-            self._metrics.ended(error.code, 0.0, 0.0)
+            for _ in requests:
+                self._metrics.ended(error.code, 0.0, 0.0)
             raise
-        job = Job(request, self, now)
-        self._queue[job] = None
-        if process is not None and self._spec.max_batch_size == 1:
-            self._run(process, now)
-        else:
-            job.timer = self._loop.call_later(request.deadline - now, partial(self._late, job))
+        jobs = [Job(each, self, now) for each in requests]
+        for job in jobs:
+            self._queue[job] = None
+            job.timer = self._loop.call_later(job.request.deadline - now, partial(self._late, job))
+        if self._spec.max_batch_size == 1:
+            self._dispatch()
+        else:  # a batch is formed at the end of this turn, when more requests may have come
             self._wake()
-        return job
+        return [*jobs]
 
     def works(self) -> bool:
         """See `HandlerPool`."""
@@ -134,36 +136,42 @@ class ProcessPool:
 
     # Admission
 
-    def _admit(self, request: HandlerRequest, now: float, *, is_free: bool) -> None:
-        if self._is_draining:
-            raise ShuttingDown(f"the handler {self._spec.name} is being stopped")
-        if self._keeper.problem is not None:
-            raise ModelNotReady(
-                f"the handler {self._spec.name} does not work: {self._keeper.problem}"
-            )
-        if len(request.body) > TO_HANDLER_BYTES:
-            raise PayloadTooLarge(
-                f"the body has {len(request.body)} bytes, a handler takes {TO_HANDLER_BYTES}"
-            )
-        left_s = request.deadline - now
+    def _admit(self, requests: Sequence[HandlerRequest], now: float) -> None:
+        spec, first = self._spec, requests[0]
+        if self._is_closing or (self._is_draining and not first.depth):
+            raise ShuttingDown(f"the handler {spec.name} is being stopped")
+        if (problem := self._keeper.problem) is not None:
+            raise ModelNotReady(f"the handler {spec.name} does not work: {problem}")
+        size = max(len(each.body) for each in requests)
+        if size > TO_HANDLER_BYTES:
+            raise PayloadTooLarge(f"the body has {size} bytes, a handler takes {TO_HANDLER_BYTES}")
+        left_s = first.deadline - now
         if left_s <= 0:
             raise DeadlineExceeded("the deadline has passed; allow more time or send less")
-        if is_free:
+        if len(requests) > self.queue_limit:
+            raise PayloadTooLarge(
+                f"{len(requests)} items in one request, the queue of the handler {spec.name} takes "
+                f"{self.queue_limit}; split it"
+            )
+        free = self._keeper.room
+        queued = len(self._queue) + len(requests)
+        if not self._queue:
+            queued -= free * spec.max_batch_size
+        if queued <= 0:
             return
-        queued = len(self._queue)
-        spec = self._spec
-        places = max(1, sum(each.is_ready for each in self._keeper.processes)) * spec.concurrency
-        runs = sum(len(each.runs) for each in self._keeper.processes)
+        places = self._keeper.places
         # Those that run are on average half done.
-        wait_s = (queued // spec.max_batch_size + runs / 2) / places * self._run_s
-        if queued >= self.queue_limit:
+        ahead = math.ceil(queued / spec.max_batch_size) - 1 + (places - free) / 2
+        wait_s = max(0.0, ahead / places * self._run_s)
+        if queued > self.queue_limit:
             raise Overloaded(
-                f"the queue of the handler {spec.name} is full: {queued} requests wait", wait_s
+                f"the queue of the handler {spec.name} is full: {len(self._queue)} requests wait",
+                wait_s,
             )
         if wait_s + self._run_s > left_s:
             raise Overloaded(
-                f"cannot meet the {left_s * 1000:.0f} ms deadline: {queued} requests wait for the "
-                f"handler {spec.name}",
+                f"cannot meet the {left_s * 1000:.0f} ms deadline: {len(self._queue)} requests "
+                f"wait for the handler {spec.name}",
                 wait_s,
             )
 
@@ -179,7 +187,7 @@ class ProcessPool:
             self._run(process, time.monotonic())
 
     def _run(self, process: HandlerProcess, now: float) -> None:
-        jobs = [*islice(self._queue, self._spec.max_batch_size)]
+        jobs = self._next()
         for job in jobs:
             del self._queue[job]
             self._running[job] = process
@@ -188,6 +196,15 @@ class ProcessPool:
             left_s = min(job.request.deadline - now, self._spec.seconds)
             job.timer = self._loop.call_later(left_s, partial(self._late, job))
         process.run(jobs, now)
+
+    def _next(self) -> list[Job]:
+        """The jobs to run together: the oldest, and further ones of its caller."""
+        oldest = next(iter(self._queue))
+        if self._spec.max_batch_size == 1:
+            return [oldest]
+        caller = oldest.request.caller
+        jobs = (job for job in self._queue if job.request.caller == caller)
+        return [*islice(jobs, self._spec.max_batch_size)]
 
     def _late(self, job: Job) -> None:
         if job not in self._running:

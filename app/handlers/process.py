@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Executor
 from typing import Any, Protocol
 
 import structlog
@@ -35,6 +36,8 @@ LOG = structlog.get_logger(__name__)
 GRACE_S = 2.0  # for cancelled code
 EXIT_S = 0.2  # from the end of the connection to that of the process
 FIRST_STATUS, LAST_STATUS = 200, 599
+NO_CONTENT = 204
+WITHOUT_BODY = (NO_CONTENT, 205, 304)  # RFC 9110
 
 
 class Pool(Caller, Protocol):
@@ -66,6 +69,7 @@ class HandlerProcess:
         spec: of the handler.
         index: of the process, for the log.
         pool: is told what happens.
+        measuring: runs what reads its memory.
 
     Attributes:
         index: see above.
@@ -74,7 +78,7 @@ class HandlerProcess:
         child: the process itself.
     """
 
-    def __init__(self, spec: HandlerSpec, index: int, pool: Pool) -> None:
+    def __init__(self, spec: HandlerSpec, index: int, pool: Pool, measuring: Executor) -> None:
         self.index = index
         self.is_ready = False
         self.runs: set[Run] = set()
@@ -85,7 +89,7 @@ class HandlerProcess:
             "version": spec.version,
             "process": index,
         }
-        self.child = Child(spec, labels, self)
+        self.child = Child(spec, labels, self, measuring)
         self._loop = asyncio.get_running_loop()
         self._connection = Connection(self)
         self._number = 0
@@ -98,6 +102,9 @@ class HandlerProcess:
 
     async def start(self) -> None:
         """Start the process; `Pool.ready` or `Pool.ended` follows."""
+        if self._cause:  # it was stopped before this task began
+            self._finish()
+            return
         try:
             end = self.child.start()
         except OSError as error:
@@ -114,6 +121,7 @@ class HandlerProcess:
         return (
             self.is_ready
             and not self._cause
+            and self._connection.is_open
             and len(self.runs) < self._spec.concurrency
             and not self._connection.is_full
             and not self.is_condemned
@@ -146,6 +154,8 @@ class HandlerProcess:
             }
             if request.query:
                 meta["query"] = {name: list(each) for name, each in request.query.items()}
+            if request.is_item:
+                meta["item"] = True
             if index < len(waiting) - 1:
                 meta["more"] = True
             self._connection.send(REQUEST, number, meta, request.body)
@@ -161,10 +171,7 @@ class HandlerProcess:
         for number, each in run.jobs.items():
             if each is job:
                 self._connection.send(CANCEL, number)
-        if run.live == 0:
-            run.grace = self._loop.call_later(GRACE_S, self._give_up, run)
-            # Not only when the process drops them: it may not be read before some have ended.
-            self._calls.drop_all_of(run)
+        self._is_left(run)
         self._kill_condemned()
 
     def look(self) -> None:
@@ -273,9 +280,18 @@ class HandlerProcess:
                 job.answer(answer)
         if not run.jobs:
             self._pool.free(self, run)
+        else:
+            self._is_left(run)
         self._kill_condemned()
 
     # Its end
+
+    def _is_left(self, run: Run) -> None:
+        """Give the code a moment to return if nobody waits for it any more."""
+        if run.live == 0 and run.grace is None:
+            run.grace = self._loop.call_later(GRACE_S, self._give_up, run)
+            # Not only when the process drops them: it may not be read before some have ended.
+            self._calls.drop_all_of(run)
 
     def _give_up(self, run: Run) -> None:
         run.grace = None
@@ -338,6 +354,8 @@ def _answer(meta: Mapping[str, Any], body: bytes) -> HandlerAnswer:
     status, media_type = meta.get("status"), text_of(meta, "media_type")
     if not isinstance(status, int) or not FIRST_STATUS <= status <= LAST_STATUS:
         raise MalformedFrame(f"an answer with the status {str(status)[:40]}")
+    if status in WITHOUT_BODY and (body or status != NO_CONTENT):
+        raise MalformedFrame(f"an answer with the status {status}, which has no body")
     if not media_type.isprintable() or not media_type.isascii():
         raise MalformedFrame("an answer with a media type that no header can have")
     return HandlerAnswer(status, media_type, body)
@@ -346,4 +364,7 @@ def _answer(meta: Mapping[str, Any], body: bytes) -> HandlerAnswer:
 def _ended_by(code: int) -> str:
     if code >= 0:
         return f"it exited with code {code}"
-    return f"it was ended by {signal.Signals(-code).name}"
+    try:
+        return f"it was ended by {signal.Signals(-code).name}"
+    except ValueError:  # a real-time signal
+        return f"it was ended by signal {-code}"

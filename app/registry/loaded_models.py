@@ -310,11 +310,11 @@ class LoadedModels:
         if name is None:
             raise self._no_default()
         newest = self._current.get(name)
-        if newest is None:
-            raise self._no_model(name)
-        if version is None or version == newest.id.version:
+        if newest is not None and (version is None or version == newest.id.version):
             return newest
-        other = self._by_id.get(ModelId(name, version))
+        other = None if version is None else self._by_id.get(ModelId(name, version))
+        if other is None and newest is None:
+            raise self._no_model(name)
         if other is None:
             numbers = ", ".join(str(model.version) for model in self.versions(name))
             raise ModelNotFound(f"version {version} of {name!r} is not loaded; loaded: {numbers}")

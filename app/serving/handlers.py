@@ -60,7 +60,8 @@ class HandlerInstaller:
         self._mode = mode
         self._metrics = metrics
         self._make_pool = make_pool
-        self._folders: dict[ModelId, contextlib.ExitStack] = {}
+        # Also of versions that were replaced, until they have answered.
+        self._running: dict[HandlerPool, contextlib.ExitStack] = {}
 
     async def start(
         self,
@@ -113,7 +114,7 @@ class HandlerInstaller:
             except BaseException:
                 await pool.close()
                 raise
-            self._folders[model] = stack.pop_all()
+            self._running[pool] = stack.pop_all()
         self._metrics.add_model(model, _gauges(pool))
         by = artifact.signed_by
         return LoadedHandler(model, manifest, pool, by, settings, artifact.digest)
@@ -136,24 +137,24 @@ class HandlerInstaller:
             replaced: whether another revision of the version serves.
         """
         await handler.pool.drain(handler.settings.timeout_s)
-        await self.close(handler)
+        await self._close(handler.pool)
         if not replaced:
             self._metrics.remove_model(handler.id)
 
-    async def close(self, handler: LoadedHandler) -> None:
+    async def drain(self, budget_s: float) -> None:
+        """Accept no more requests for any handler, and wait for the open ones."""
+        await asyncio.gather(*(pool.drain(budget_s) for pool in self._running))
+
+    async def stop(self) -> None:
+        """End all processes."""
+        await asyncio.gather(*map(self._close, [*self._running]))
+
+    async def _close(self, pool: HandlerPool) -> None:
         """End the processes of a handler now."""
-        await handler.pool.close()
-        stack = self._folders.pop(handler.id, None)
+        await pool.close()
+        stack = self._running.pop(pool, None)
         if stack is not None:
             await in_thread(stack.close, _discard)
-
-    async def drain(self, loaded: LoadedModels, budget_s: float) -> None:
-        """Accept no more requests for any handler, and wait for the open ones."""
-        await asyncio.gather(*(each.pool.drain(budget_s) for each in loaded.handlers()))
-
-    async def stop(self, loaded: LoadedModels) -> None:
-        """End all processes."""
-        await asyncio.gather(*(self.close(each) for each in loaded.handlers()))
 
 
 async def _started(model: ModelId, pool: HandlerPool) -> None:
@@ -230,8 +231,8 @@ async def _replay(
     )
     deadline = time.monotonic() + timeout_s
     try:
-        job = pool.submit(
-            HandlerRequest(example.media_type, "", request, f"example-{index}", "", {}, deadline)
+        (job,) = pool.submit(
+            [HandlerRequest(example.media_type, "", request, f"example-{index}", "", {}, deadline)]
         )
         ended = asyncio.get_running_loop().create_future()
         if not job.is_settled:

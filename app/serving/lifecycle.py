@@ -167,7 +167,7 @@ class Lifecycle:
     async def drain(self, budget_s: float) -> None:
         """Finish accepted work; requests still unanswered after the budget get ShuttingDown."""
         self.begin_drain(budget_s)
-        handlers = self._installer.handlers.drain(self.loaded, budget_s)
+        handlers = self._installer.handlers.drain(budget_s)
         answered, _ = await asyncio.gather(self._engine.drain(budget_s), handlers)
         if not answered:
             LOG.error("drain_incomplete", budget_s=budget_s)
@@ -180,7 +180,7 @@ class Lifecycle:
         for task in working:
             task.cancel()
         await asyncio.gather(*working, return_exceptions=True)
-        await self._installer.handlers.stop(self.loaded)
+        await self._installer.handlers.stop()
         await self._pool.stop()
         patience_s = max(MIN_CLOSE_S, min(CLOSE_PATIENCE_S, self.stop_left_s()))
         closed = await asyncio.gather(*(each.close(patience_s) for each in self._replicas))
@@ -374,10 +374,13 @@ class Lifecycle:
                 if not self.stopping:
                     await self._rollout.bring_up(name, numbers, override, changes)
                     self._announce()
-            while not self.stopping and (waiting := self._rollout.waiting()):
-                for name in waiting:  # handlers, whose models may be served by now
-                    await self._rollout.bring_up(name, found.get(name, []), override, changes)
-                    self._announce()
+            before = -1
+            while len(changes.loaded) > before:  # handlers' models may be served by now
+                before = len(changes.loaded)
+                for name in self._rollout.waiting():
+                    if not self.stopping:
+                        await self._rollout.bring_up(name, found.get(name, []), override, changes)
+                        self._announce()
         self._rollout.check_handlers()
         self._settle_failures(changes)
         if changes.retired:

@@ -167,12 +167,18 @@ class Rollout:
             model = ModelId(name, number)
             if override.forbids(model) and not self.loaded.serves(model):
                 self.loaded.record(VersionStatus(model, ModelState.UNLOADED))
+        self._forget_others(name, tried)
         settled = [  # another version is served in their place: nobody waits for their old files
             each.id.version
             for each in self.loaded.statuses(name)
             if each.changed and each.id not in tried and not self.loaded.serves(each.id)
         ]
         self.loaded.forget(name, {*on_disk, *wanted.candidates}.difference(settled))
+
+    def _forget_others(self, name: str, tried: set[ModelId]) -> None:
+        """Forget the failures of versions that are not wanted now."""
+        for model in [each for each in self._tried if each.name == name and each not in tried]:
+            del self._tried[model]
 
     async def _serve(self, model: ModelId, changes: Changes) -> Attempt:
         """Serve a version with its current settings, or with the earlier ones if that fails."""

@@ -332,26 +332,6 @@ async def test_a_deadline_ends_the_handlers_code(tmp_path: Path) -> None:
         assert (late.status_code, late.json()["code"]) == (504, "handler_timeout")
 
 
-async def test_calls_count_for_the_caller_and_have_its_rights(tmp_path: Path) -> None:
-    publish_twice(publisher := Publisher(tmp_path))
-    slow, slow_line = make_key("slow", ["predict"], "6/minute")
-    other, other_line = make_key("other", ["predict"])
-    file = tmp_path / "models.toml"
-    file.write_text('[models.twice]\nallowed_keys = ["slow"]\n')
-    keys = f"{slow_line};{other_line}"
-    async with serving(publisher.repository, handlers="on", api_keys=keys, models_file=file) as api:
-
-        async def ask(key: str, rows: int) -> httpx.Response:
-            headers = {"authorization": f"Bearer {key}"}
-            return await api.client.post("/models/s/predict", json=rows, headers=headers)
-
-        assert (await ask("unknown", 1)).status_code == 401
-        assert (await ask(other, 1)).json()["code"] == "forbidden"
-        assert (await ask(slow, 3)).json() == 3  # four of the six items
-        over = await ask(slow, 3)
-        assert (over.status_code, over.json()["code"]) == (429, "rate_limited")
-
-
 async def test_signed_runs_only_signed_ones(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="TORCHLANE_HANDLERS=signed needs TORCHLANE_TRUSTED_KEYS"):
         async with serving(tmp_path, handlers="signed"):

@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
-import base64
 import time
-from collections.abc import Mapping
-from typing import ClassVar
-
-import orjson
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import ClassVar, TypeVar
 
 from app.access.guard import Caller
-from app.api.answers import LARGE_BYTES, LargeAnswer, Pieces, in_parts
+from app.api.answers import LARGE_BYTES, Headers, LargeAnswer, Piece, Pieces, in_parts
 from app.api.calls import Call
 from app.api.codings import Inflater
 from app.api.endpoints import TOP_K, version_number
 from app.api.errors import VARY, RawAnswer
+from app.api.handlers.batches import check_written, items_of, pieces_of, written_bytes
 from app.api.memo import Written
-from app.api.multipart import FORM, read_files
-from app.api.negotiation import MUST, NEVER
+from app.api.negotiation import MUST, NEVER, check_accepted
 from app.api.outcomes import JSON_HEADERS
 from app.api.payloads import check_length
 from app.api.queries import parameters_of
-from app.codecs.base import JSON, check_count
+from app.codecs.base import JSON
 from app.engine.submission import Submission
-from app.errors import (
-    HandlerFailed,
-    InvalidInput,
-    ModelNotReady,
-    PayloadTooLarge,
-    TorchlaneError,
-)
+from app.errors import HandlerFailed, ModelNotReady, Overloaded, TorchlaneError
 from app.handlers.contract import HandlerAnswer, HandlerJob, HandlerRequest
 from app.registry.loaded_models import LoadedHandler
-from app.types import Item
 
-INPUTS = "inputs"
-MAX_ACCEPT = 4096  # bytes of the header that a handler gets
+NO_CONTENT = 204
+T = TypeVar("T")
 
 
 class HandlerCall(Call):
@@ -48,11 +39,11 @@ class HandlerCall(Call):
 
     __slots__ = (
         "_content_type",
-        "_failures",
         "_handler",
         "_held",
         "_host_trace",
         "_jobs",
+        "_stop_work",
         "_waiting",
         "depth",
         "who",
@@ -65,9 +56,15 @@ class HandlerCall(Call):
         self._host_trace = fields.get(b"traceparent", b"").decode("latin-1")
         self._jobs: list[HandlerJob] = []
         self._waiting = 0
+        self._stop_work: Callable[[], None] = _nothing
         self._held = 0
         self.depth = 0
         self.who: Caller | None = self._caller
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether a handler calls, which reads any answer."""
+        return self.depth > 0
 
     def find_model(self) -> None:
         """Find the handler that the path names, and set the deadline by its settings.
@@ -95,71 +92,113 @@ class HandlerCall(Call):
 
     def _begin(self, body: bytes, request_id: bytes) -> Submission:
         service = self.service
-        if self._changes != service.loaded.changes:  # models changed while the body arrived
-            self._find()
+        if self.endpoint.many and not self.is_nested:
+            check_accepted(self.accept, JSON)
         submission = Submission(self.deadline, self._closed, request_id, self.arrived_at)
         self._submission = submission
         submission.expect()
-        if self._coding is not None:
+        try:
+            if self._coding is None:
+                self._take(submission, body)
+                return submission
             inflater = Inflater(self._coding, body, service.limits.max_body_bytes)
             inflated = inflater.inflate_shortly()
             if inflated is None:
-                service.offload.check_room(inflater.limit, self.deadline - service.engine.now())
-                self._inflate(submission, inflater, request_id)
-                return submission
-            body = inflated
-        self._submit(submission, body, request_id)
+                self._work(submission, inflater.inflate, inflater.limit, self._take)
+            else:
+                self._take(submission, inflated)
+        except BaseException:
+            self._end()
+            raise
         return submission
 
-    def _inflate(self, submission: Submission, inflater: Inflater, request_id: bytes) -> None:
-        def done(made: list[Item] | bytes | Exception) -> None:
-            if isinstance(made, Exception):
-                submission.fail(made)
-            elif isinstance(made, bytes) and not submission.is_settled:
-                try:
-                    self._submit(submission, made, request_id)
-                except Exception as error:
-                    submission.fail(error)
-
-        self._task = self.service.offload.start(inflater.inflate, inflater.limit, done)
-
-    def _submit(self, submission: Submission, body: bytes, request_id: bytes) -> None:
-        """Give the body, or each of its items, to the processes of the handler.
+    def _work(
+        self,
+        submission: Submission,
+        work: Callable[[], T],
+        size: int,
+        then: Callable[[Submission, T], None],
+    ) -> None:
+        """Work in a thread, then go on.
 
         Raises:
-            TorchlaneError: if any is rejected; then none is run.
+            Overloaded: if no thread has room.
         """
-        service, handler = self.service, self._handler
-        most = handler.manifest.limits.body_bytes
+
+        def done(result: T | Exception) -> None:
+            self._stop_work = _nothing
+            if submission.is_settled:
+                return
+            try:
+                if isinstance(result, Exception):
+                    raise result
+                then(submission, result)
+            except Exception as error:
+                submission.fail(error)
+
+        offload = self.service.offload
+        offload.check_room(size, self.deadline - self.service.engine.now())
+        self._stop_work = offload.start(work, size, done).cancel
+
+    def _take(self, submission: Submission, body: bytes) -> None:
+        """Go on with the body, which is inflated.
+
+        Raises:
+            TorchlaneError: if it is rejected; nothing was run.
+        """
+        service, most = self.service, self._handler.manifest.limits.body_bytes
         if most is not None:
             check_length(len(body), most)
-        bodies = [(self._content_type, body)]
-        if self.endpoint.many:
-            bodies = _items(body, self._content_type, service.limits.max_items)
+        try:
+            self._held = service.bodies.hold(len(body), 0)  # until the handler has answered
+        except Overloaded as error:
+            told = "requests to handlers and unfinished bodies take too much memory; try again"
+            raise Overloaded(told, error.retry_after_s) from error
+        if not self.endpoint.many:
+            self._submit(submission, [(self._content_type, body)])
+            return
+        work = partial(items_of, body, self._content_type, service.limits.max_items)
+        if len(body) > LARGE_BYTES:
+            self._work(submission, work, len(body), self._submit)
+        else:
+            self._submit(submission, work())
+
+    def _submit(self, submission: Submission, bodies: Sequence[tuple[str, bytes]]) -> None:
+        """Give the items to the processes of the handler.
+
+        Raises:
+            TorchlaneError: if they are rejected; none is run.
+        """
+        if self._changes != self.service.loaded.changes:  # models changed in the meantime
+            self._find()
         self._asks_for(len(bodies))
         self._is_decoded(len(bodies))
-        self._held = service.bodies.hold(len(body), 0)  # until the handler has answered
-        query = self._query()
+        handler, query, accept = self._handler, self._query(), ""
+        if not (self.endpoint.many or self.is_nested):
+            accept = self.accept.decode("latin-1")
         trace, traceparent = self.trace, self._host_trace
         if trace is not None and trace.trace_id:
             traceparent = f"00-{trace.trace_id}-{trace.span_id}-01"
-        try:
-            for media_type, each in bodies:
-                request = HandlerRequest(
-                    media_type,
-                    self.accept[:MAX_ACCEPT].decode("latin-1"),
-                    each,
-                    request_id.decode("latin-1"),
-                    traceparent,
-                    query,
-                    self.deadline,
-                    self.depth,
-                    self,
+        caller = self.who.name if self.who is not None and handler.manifest.models else ""
+        request_id = submission.label.decode("latin-1")
+        self._jobs = handler.pool.submit(
+            [
+                HandlerRequest(
+                    media_type=media_type,
+                    accept=accept,
+                    body=body,
+                    request_id=request_id,
+                    traceparent=traceparent,
+                    query=query,
+                    deadline=self.deadline,
+                    caller=caller,
+                    is_item=self.endpoint.many,
+                    depth=self.depth,
+                    context=self,
                 )
-                self._jobs.append(handler.pool.submit(request))
-        except Exception:
-            self._end()
-            raise
+                for media_type, body in bodies
+            ]
+        )
         for job in self._jobs:
             if not job.is_settled:
                 self._waiting += 1
@@ -198,7 +237,8 @@ class HandlerCall(Call):
 
     def _end(self) -> None:
         """Give back what the request holds; cancel what still runs for it."""
-        self._drop_task()
+        self._stop_work()
+        self._stop_work = _nothing
         self.service.bodies.give_back(self._held)
         self._held = 0
         for job in self._jobs:
@@ -219,32 +259,32 @@ class HandlerCall(Call):
         except HandlerFailed as error:
             raise self._shown(error) from None
         answered = time.perf_counter()
-        status, written = 200, (JSON_HEADERS, b"")
+        headers: Headers = JSON_HEADERS
+        pieces: Iterator[Piece]
+        status = 200
         if self.endpoint.many:
-            written = JSON_HEADERS, self._batch()
+            pieces, size = self._batch()
         else:
             answer = self._jobs[0].result()
-            media_type = (b"content-type", answer.media_type.encode("latin-1", "replace"))
-            status, written = answer.status, ((media_type,), answer.body)
-        self._jobs.clear()
-        self._check_size(len(written[1]))
-        if self.gzip != MUST and len(written[1]) <= LARGE_BYTES:
-            return self._answered(status, written, answered)
+            status, size = answer.status, len(answer.body)
+            media_type = answer.media_type.encode("latin-1", "replace")
+            headers = () if status == NO_CONTENT else ((b"content-type", media_type),)
+            pieces = in_parts(memoryview(answer.body))
+        self._jobs = []
+        limit = self.service.limits.max_answer_bytes
+        check_written(size, limit)
+        if size > LARGE_BYTES:
+            self._counts(2 * size)
+        elif self.gzip != MUST or status == NO_CONTENT:
+            return self._answered(status, (headers, b"".join(pieces)), answered)
         thread = None if self.gzip == NEVER else self._compress
         return LargeAnswer(
             self.service.turns,
             self._counts,
-            _pieces(written),
+            _with_headers(pieces, headers),
             lambda headers, content: self._answered(status, (headers, content), answered),
             thread,
         )
-
-    def _check_size(self, size: int) -> None:
-        limit = self.service.limits.max_answer_bytes
-        if size > limit:
-            raise PayloadTooLarge(f"the handler's answer has {size} bytes, the limit is {limit}")
-        if size > LARGE_BYTES:
-            self._counts(2 * size)
 
     def _answered(self, status: int, written: Written, answered: float) -> RawAnswer:
         headers, content = written
@@ -253,35 +293,33 @@ class HandlerCall(Call):
         if self.trace is not None:
             self.trace.answered, self.trace.encoded = answered, time.perf_counter()
         took = b"handler;dur=%.3f" % ((answered - self._decoded) * 1e3)
-        length = (b"content-length", b"%d" % len(content))
-        return status, [*headers, VARY, (b"server-timing", took), length], content
+        fields = [*headers, VARY, (b"server-timing", took)]
+        if status != NO_CONTENT:  # RFC 9110, section 8.6: it has no Content-Length
+            fields.append((b"content-length", b"%d" % len(content)))
+        return status, fields, content
 
-    def _batch(self) -> bytes:
-        """The answers to all items, in the form of a batch prediction.
+    def _batch(self) -> tuple[Iterator[bytes], int]:
+        """The answers to all items, in the form of a batch prediction, and about how long it is.
 
         Raises:
-            TorchlaneError: if no item has an answer: that of the first.
+            TorchlaneError: if no item has an answer: that of the first; or if it is too large.
         """
-        places: list[object] = []
-        errors: list[TorchlaneError] = []
-        size = 0
+        places: list[HandlerAnswer | TorchlaneError] = []
+        failed, size = 0, 0
         for job in self._jobs:
             try:
-                answer = job.result()
+                places.append(job.result())
             except HandlerFailed as error:
-                errors.append(self._shown(error))
-                places.append(_failed(errors[-1]))
+                places.append(self._shown(error))
+                failed += 1
             except TorchlaneError as error:
-                errors.append(error)
-                places.append(_failed(error))
-            else:
-                size += len(answer.body)
-                self._check_size(size)
-                places.append(_place(answer))
-        if len(errors) == len(places):
-            raise errors[0]
-        made = self._handler.id
-        return orjson.dumps({"model": made.name, "version": made.version, "predictions": places})
+                places.append(error)
+                failed += 1
+        if failed == len(places) and isinstance(places[0], TorchlaneError):
+            raise places[0]
+        for place in places:
+            size += written_bytes(place) if isinstance(place, HandlerAnswer) else 0
+        return pieces_of(self._handler.id, places), size
 
     def _shown(self, error: HandlerFailed) -> HandlerFailed:
         """The error, with the exception of the handler's code if a setting allows it."""
@@ -290,54 +328,10 @@ class HandlerCall(Call):
         return error
 
 
-def _items(body: bytes, content_type: str, most: int) -> list[tuple[str, bytes]]:
-    """The items of a batch, each as the media type and the body of a request of its own.
-
-    Raises:
-        InvalidInput: if the body is neither JSON nor a form with files.
-        PayloadTooLarge: if there are too many.
-    """
-    media_type = content_type.partition(";")[0].strip().lower()
-    if media_type == FORM:
-        return [(each.content_type, each.data) for each in read_files(content_type, body, most)]
-    if media_type not in ("", JSON):
-        raise InvalidInput(
-            'a batch for a handler is JSON, {"inputs": [...]}, or a form with files, got '
-            f"{content_type[:80]!r}; send other bodies one by one to predict"
-        )
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise InvalidInput(f"the body is not JSON: {error}") from None
-    values = document.get(INPUTS) if isinstance(document, dict) else None
-    if not isinstance(values, list) or not values or len(document) > 1:
-        raise InvalidInput(
-            'the body of a batch must be {"inputs": [...]} with at least one item, each of them '
-            "what the body of predict would be"
-        )
-    check_count(len(values), most)
-    return [(JSON, orjson.dumps(each)) for each in values]
-
-
-def _place(answer: HandlerAnswer) -> object:
-    """What an answer is in a batch: its JSON, else its bytes in base64."""
-    if answer.status >= 400:
-        text = answer.body[:1000].decode("utf-8", "replace")
-        return {"error": f"the handler answered {answer.status}: {text}", "code": "handler_status"}
-    if answer.media_type.partition(";")[0].strip().lower() == JSON:
-        return orjson.Fragment(answer.body)
-    content = base64.b64encode(answer.body).decode("ascii")
-    return {"media_type": answer.media_type, "base64": content}
-
-
-def _failed(error: TorchlaneError) -> object:
-    place: dict[str, object] = {"error": str(error), "code": error.code}
-    if error.details:
-        place["details"] = error.details
-    return place
-
-
-def _pieces(written: Written) -> Pieces:
-    headers, content = written
-    yield from in_parts(memoryview(content))
+def _with_headers(pieces: Iterator[Piece], headers: Headers) -> Pieces:
+    yield from pieces
     return headers
+
+
+def _nothing() -> None:
+    """Stop nothing."""

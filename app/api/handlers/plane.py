@@ -37,10 +37,13 @@ class ServedModels:
         self, request: HandlerRequest | None, call: ModelCall, reply: Callable[[CallReply], None]
     ) -> Callable[[], None]:
         """See `Plane`."""
+        inner: Call | None = None
         try:
             inner = self._opened(request, call)
             submission = self._begun(inner, call.body, request)
         except Exception as error:
+            if inner is not None:
+                inner.sent()
             reply(_failure(error))
             return _nothing
         return _Waiting(inner, submission, reply).cancel
@@ -68,7 +71,7 @@ class ServedModels:
                 raise DeadlineExceeded(LATE)
             fields[b"x-torchlane-timeout-ms"] = b"%f" % (left_s * 1000)
         if isinstance(outer, HandlerCall):
-            caller = InnerCaller(outer.who) if outer.who is not None else None
+            caller = InnerCaller(outer.who or InnerCaller(None))
         else:  # `setup`, or an example: nobody has called
             caller = InnerCaller(None)
         inner: Call = endpoint.call(service, endpoint, fields, caller)
@@ -77,8 +80,6 @@ class ServedModels:
             inner.depth = 1 + (request.depth if request is not None else 0)
             if inner.depth >= MAX_DEPTH:
                 raise InvalidInput(f"more than {MAX_DEPTH} handlers call each other")
-        if isinstance(outer, HandlerCall) and outer.trace is not None:
-            inner.trace = outer.trace
         return inner
 
     def _begun(self, inner: Call, body: bytes, request: HandlerRequest | None) -> Submission:
@@ -86,9 +87,13 @@ class ServedModels:
         request_id = b"" if request is None else request.request_id.encode("latin-1", "replace")
         engine.takes_inner_calls = True  # the handler's own request was accepted
         try:
-            return inner.begin(body, request_id)
+            submission = inner.begin(body, request_id)
         finally:
             engine.takes_inner_calls = False
+        outer = request.context if request is not None else None
+        if isinstance(outer, HandlerCall) and outer.trace is not None:
+            submission.follow(outer.trace)
+        return submission
 
 
 class _Waiting:
@@ -114,9 +119,9 @@ class _Waiting:
         self._is_left = True
         if self._large is not None:
             self._large.cancel()
-            self._call.sent()
         elif not self._submission.is_settled:
             self._submission.abandon()
+        self._call.sent()
 
     def _settled(self) -> None:
         if self._is_left:

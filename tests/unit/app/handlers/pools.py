@@ -86,7 +86,8 @@ class Served:
     metrics: CountedMetrics
 
     def submit(self, body: bytes = b"{}", timeout_s: float = 20.0, **fields: Any) -> HandlerJob:
-        return self.pool.submit(request(body, timeout_s, **fields))
+        (job,) = self.pool.submit([request(body, timeout_s, **fields)])
+        return job
 
     async def ask(self, body: bytes = b"{}", timeout_s: float = 20.0, **fields: Any) -> Any:
         """The answer's JSON."""

@@ -15,6 +15,7 @@ import pytest
 import structlog
 
 from app import errors
+from app.handlers import keeper
 from app.handlers.contract import CallReply
 from app.handlers.pool import ProcessPool
 from tests.unit.app.handlers.pools import (
@@ -370,3 +371,73 @@ async def test_end_of_a_pool_leaves_no_process(tmp_path: Path) -> None:
     with pytest.raises(errors.ShuttingDown):
         job.result()
     assert not child.is_running()
+
+
+async def test_process_ended_by_a_real_time_signal_is_restarted(tmp_path: Path) -> None:
+    async with serving(tmp_path, DOES) as served:
+        text = f"os.kill(os.getpid(), {int(signal.SIGRTMIN) + 6}); await asyncio.sleep(9)"
+        assert await outcome(served, text) == "handler_died"
+        assert await outcome(served, "") == "ok"
+
+
+async def test_no_request_goes_to_a_process_that_has_ended(tmp_path: Path) -> None:
+    async with serving(tmp_path, DOES, processes=2) as served:
+        first, second = served.pool._keeper.processes
+        os.kill(first.child.pid, signal.SIGKILL)
+        async with asyncio.timeout(20):
+            while first._connection.is_open:
+                await asyncio.sleep(0)
+        assert await served.ask(code("")) == second.child.pid
+
+
+async def test_pool_without_a_process_refuses_requests_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "PATIENCE_S", 0.3)
+    marker = tmp_path / "marker"
+    setup = f"def setup(self):\n    if os.path.exists({str(marker)!r}):\n        time.sleep(60)\n"
+    async with serving(tmp_path, setup + DOES) as served:
+        marker.touch()
+        assert await outcome(served, "os._exit(7)") == "handler_died"
+        waiting = served.submit(code(""), 0.2)
+        assert served.pool.problem() is None
+        with pytest.raises(errors.DeadlineExceeded):
+            await settled(waiting)
+        await served.until(lambda: served.pool.problem() is not None)
+        assert not served.pool.works()
+        with pytest.raises(errors.ModelNotReady, match="it exited with code 7"):
+            served.submit()
+
+
+async def test_code_that_some_callers_left_has_a_moment_to_return(tmp_path: Path) -> None:
+    batch = """
+    async def predict_batch(self, requests):
+        return [each.json() for each in requests]
+    """
+    top = """
+    from torchlane.handlers import process
+    send = process.Process.send
+    def only_one(self, kind, number, meta, body):
+        if kind != process.ANSWER or number != 1:
+            send(self, kind, number, meta, body)
+    process.Process.send = only_one
+    """
+    async with serving(tmp_path, batch, top=top, max_batch_size=2, concurrency=1) as served:
+        first, second = served.submit(b"1"), served.submit(b"2")
+        await asyncio.sleep(0.05)
+        first.abandon()
+        await settled(second)
+        await served.until(lambda: served.metrics.causes == ["stuck"])
+
+
+async def test_answer_with_a_status_that_has_no_body_ends_the_process(tmp_path: Path) -> None:
+    top = """
+    from torchlane.handlers import process
+    process.encode_answer = lambda value, accept: (304, process.Encoded("text/plain", b"x"))
+    """
+    top = top.replace("process.Encoded", "encoding.Encoded").replace(
+        "import process", "import encoding, process"
+    )
+    async with serving(tmp_path, DOES, top=top) as served:
+        with pytest.raises(errors.HandlerDied, match="the status 304, which has no body"):
+            await settled(served.submit(code("")))

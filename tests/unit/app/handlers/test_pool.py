@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 import venv
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
 import pytest
 
 from app import errors
-from app.handlers.contract import CallReply
+from app.handlers.contract import CallReply, PoolLoad
 from app.handlers.pool import ProcessPool
 from tests.unit.app.handlers.pools import (
     CountedMetrics,
     ScriptedPlane,
+    request,
     serving,
     settled,
     spec_of,
@@ -295,3 +297,42 @@ async def test_start_takes_too_long(tmp_path: Path) -> None:
     with pytest.raises(errors.HandlerFailed, match=r"not ready within 0\.3 s"):
         await pool.start()
     assert time.monotonic() - began < 30
+
+
+async def test_requests_that_come_together_are_all_accepted_or_none(tmp_path: Path) -> None:
+    async with serving(tmp_path, SLOW, concurrency=2, queue_limit=3) as served:
+        jobs = served.pool.submit([request(b'{"s": 0.1}') for _ in range(3)])
+        assert served.pool.load() == PoolLoad(1, 2, 1, served.pool.load().memory_bytes)
+        with pytest.raises(errors.Overloaded, match="1 requests wait"):
+            served.pool.submit([request() for _ in range(3)])
+        assert served.pool.load().queued == 1
+        with pytest.raises(errors.PayloadTooLarge, match=r"4 items in one request, .* takes 3"):
+            served.pool.submit([request() for _ in range(4)])
+        await asyncio.gather(*map(settled, jobs))
+
+
+async def test_batch_has_one_caller_and_its_calls_have_the_longest_deadline(tmp_path: Path) -> None:
+    methods = """
+    models = ("double",)
+    async def predict_batch(self, requests):
+        await self.call("double", 1)
+        return [len(requests)] * len(requests)
+    """
+    async with serving(tmp_path, methods, max_batch_size=8, concurrency=1) as served:
+        ours = [request(timeout_s=each) for each in (5.0, 20.0, 10.0)]
+        other = replace(request(), caller="other")
+        jobs = [served.pool.submit([each])[0] for each in (ours[0], other, *ours[1:])]
+        sizes = [orjson.loads((await settled(job)).body) for job in jobs]
+        assert sizes == [3, 1, 3, 3]
+        assert [each for each, _ in served.plane.calls] == [ours[1], other]
+
+
+async def test_drain_still_takes_requests_of_other_handlers(tmp_path: Path) -> None:
+    async with serving(tmp_path, SLOW) as served:
+        job = served.submit(b'{"s": 0.3}')
+        drain = asyncio.create_task(served.pool.drain(5.0))
+        await asyncio.sleep(0)
+        (inner,) = served.pool.submit([replace(request(b'{"s": 0}'), depth=1)])
+        await settled(inner)
+        await settled(job)
+        await drain
