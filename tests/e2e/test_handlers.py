@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from pathlib import Path
 
 import httpx
 
 from tests.artifacts import write_artifact
-from tests.e2e.server import Server, running
+from tests.e2e.server import PLAIN, Server, running
+from tests.e2e.test_workers import alive, two_workers, until
 from tests.handlers import asks, write_handler
 
 SOURCE = """
@@ -41,3 +44,40 @@ def test_a_stop_answers_accepted_requests_and_their_calls(tmp_path: Path) -> Non
     with running(models, tmp_path / "log", handlers="on", required_models="*") as server:
         asyncio.run(scene(server))
         assert server.exit_code() == 0
+
+
+PROCESSES = """
+import os
+import torchlane
+
+class Processes(torchlane.Handler):
+    async def predict(self, request):
+        return {"worker": os.getppid(), "own": os.getpid()} if request.json() else {}
+"""
+
+
+def test_each_worker_has_processes_of_its_own(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    write_handler(models, "processes", 1, PROCESSES, [asks(0, {})], entry="processes:Processes")
+    own: dict[int, int] = {}
+
+    def both_answer(server: Server) -> bool:
+        """Whether both workers have a process; each connection goes to one of them."""
+        own.clear()
+        for _ in range(8):
+            answer = httpx.post(f"{server.url}/predict", json=1, verify=PLAIN)
+            if answer.status_code == 200:
+                own[answer.json()["worker"]] = answer.json()["own"]
+        return len(own) == 2
+
+    with two_workers(models, tmp_path / "log", handlers="on") as server:
+        until(lambda: both_answer(server), "only one worker answers")
+        (worker, process), (other, its_process) = own.items()
+        os.kill(worker, signal.SIGKILL)
+        until(lambda: not alive(process), "the process outlives its worker")
+        until(lambda: both_answer(server), "the new worker has no process")
+        assert worker not in own
+        assert own[other] == its_process
+        server.signal()
+        assert server.exit_code() == 0
+        until(lambda: not any(map(alive, own.values())), "a process outlives its server")

@@ -69,7 +69,7 @@ def test_too_many_items_are_refused_before_the_rest_is_read() -> None:
 
 def test_answers_of_every_kind_are_one_document() -> None:
     octets = bytes(range(256)) * 1000  # longer than what is encoded at once
-    places = [
+    places: list[HandlerAnswer | HandlerFailed] = [
         HandlerAnswer(200, "application/json; charset=utf-8", b'{"a": 1}'),
         HandlerAnswer(200, "image/png", octets),
         HandlerAnswer(404, "text/plain", b"none"),
