@@ -91,6 +91,7 @@ class HandlerManifest(Part):
     media_types: tuple[str, ...] = Field(
         default=(), description="of the bodies of its examples; it may take others"
     )
+    streams: bool = False
     limits: HandlerLimits
     golden: tuple[HandlerExample, ...] = Field(min_length=1)
     python_version: str

@@ -24,6 +24,7 @@ from app.api.outcomes import (
     shown,
 )
 from app.api.service import Service
+from app.api.streams import Stream
 from app.engine.submission import Submission
 from app.errors import Abandoned, InvalidItem, ItemFailed, Overloaded
 from app.registry.loaded_models import LoadedModel
@@ -45,6 +46,7 @@ class Answering:
         invalid: the errors of items that were invalid and left out, by index; None: one
             invalid item fails the request.
         gzip: whether the answer is compressed: `NEVER`, `MAY` (if it is large JSON) or `MUST`.
+        stream: writes the body of the answer as it comes; None: the answer has it.
         is_sent_always: whether the transport calls `sent` however the call ends; otherwise nothing
             is counted before the answer.
     """
@@ -66,6 +68,7 @@ class Answering:
         "model",
         "notes",
         "service",
+        "stream",
         "trace",
     )
     _arrived: float
@@ -84,6 +87,7 @@ class Answering:
     model: LoadedModel
     notes: Sequence[Note | None]
     service: Service
+    stream: Stream | None
     trace: RequestTrace | None
 
     def write(self, outcomes: Sequence[Outcome]) -> Written:

@@ -62,6 +62,7 @@ class Call(Answering):
         arrived_at: when the head arrived, on the engine's clock.
         deadline: on the engine's clock.
         notes: the items' notes, once the items have been read; empty if none has one.
+        may_stream: whether the transport can write an answer as it comes.
         on_loop: whether the body is read on the event loop; else in a thread, after a first try.
         trace: the request's trace; None if it is not traced.
 
@@ -81,6 +82,7 @@ class Call(Answering):
         "accept",
         "arrived_at",
         "deadline",
+        "may_stream",
         "model",
         "on_loop",
     )
@@ -129,7 +131,9 @@ class Call(Answering):
         self.trace: RequestTrace | None = None
         self.invalid: dict[int, InvalidItem] | None = None
         self.counted = 0
+        self.stream = None
         self.is_sent_always = False
+        self.may_stream = False
 
     def read_head(self, fields: Mapping[bytes, bytes]) -> None:
         """Read this protocol's headers and URL; the caller is already admitted.

@@ -64,6 +64,7 @@ class HandlerRequest:
         deadline: on `time.monotonic`; after it the caller no longer wants an answer.
         caller: whose rights and rate limits its calls have; only requests of one share a batch.
         is_item: whether it is an item of a batch, whose answers become one document.
+        on_item: gets each item of a stream, on the event loop; None: a stream is one answer.
         depth: how many handlers called each other to get here.
         context: opaque here; `Plane.call` gets it with the calls that belong to this request.
     """
@@ -77,6 +78,7 @@ class HandlerRequest:
     deadline: float
     caller: str = ""
     is_item: bool = False
+    on_item: Callable[[bytes], None] | None = None
     depth: int = 0
     context: object = None
 
@@ -193,6 +195,9 @@ class HandlerJob(Protocol):
 
     def when_settled(self, call: Callable[[], None]) -> None:
         """Call `call` on the event loop when it is settled; it must not be settled yet."""
+
+    def taken(self) -> None:
+        """The oldest item of a stream has gone to its reader: another one may come."""
 
     def abandon(self) -> None:
         """End the wait because the caller has left: `result` raises `Abandoned`.

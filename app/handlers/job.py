@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -10,6 +12,7 @@ import structlog
 
 from app.errors import Abandoned
 from app.handlers.contract import HandlerAnswer, HandlerRequest
+from torchlane.handlers.frames import MalformedFrame, fits
 
 LOG = structlog.get_logger(__name__)
 
@@ -19,6 +22,9 @@ class Owner(Protocol):
 
     def settled(self, job: Job) -> None:
         """A job is settled: by its answer, by an error, or because its caller has left."""
+
+    def taken(self, job: Job) -> None:
+        """An item of a job's stream has gone to its reader."""
 
 
 class Job:
@@ -35,15 +41,19 @@ class Job:
         run: what it runs in; None before that.
         error: why there is no answer.
         timer: ends it at its deadline.
+        ahead: bytes of each item of its stream that was not taken, the oldest first.
+        moved_at: when an item came or was taken, on `time.monotonic`; 0: none was.
     """
 
     __slots__ = (
         "_answer",
         "_owner",
         "_then",
+        "ahead",
         "began",
         "error",
         "is_settled",
+        "moved_at",
         "request",
         "run",
         "started",
@@ -58,6 +68,8 @@ class Job:
         self.run: Run | None = None
         self.error: Exception | None = None
         self.timer: asyncio.TimerHandle | None = None
+        self.ahead: deque[int] = deque()
+        self.moved_at = 0.0
         self._owner = owner
         self._answer: HandlerAnswer | None = None
         self._then: Callable[[], None] | None = None
@@ -65,6 +77,26 @@ class Job:
     def when_settled(self, call: Callable[[], None]) -> None:
         """See `HandlerJob`."""
         self._then = call
+
+    def item(self, body: bytes, now: float) -> None:
+        """Pass on an item of its stream.
+
+        Raises:
+            MalformedFrame: it may send none, or not one more.
+        """
+        take = self.request.on_item
+        if take is None or not fits(self.ahead, len(body)):
+            raise MalformedFrame("an item of a stream that nobody waits for")
+        self.ahead.append(len(body))
+        self.moved_at = now
+        take(body)
+
+    def taken(self) -> None:
+        """See `HandlerJob`."""
+        self.ahead.popleft()
+        self.moved_at = time.monotonic()
+        if not self.is_settled:
+            self._owner.taken(self)
 
     def abandon(self) -> None:
         """See `HandlerJob`."""

@@ -207,6 +207,12 @@ class ProcessPool:
         return [*islice(jobs, self._spec.max_batch_size)]
 
     def _late(self, job: Job) -> None:
+        if job.moved_at and job in self._running:  # each item of a stream has the same time
+            most_s = min(job.request.deadline - job.began, self._spec.seconds)
+            left_s = job.moved_at + most_s - time.monotonic()
+            if left_s > 0:
+                job.timer = self._loop.call_later(left_s, partial(self._late, job))
+                return
         if job not in self._running:
             job.fail(DeadlineExceeded("the deadline has passed; allow more time or send less"))
             return
@@ -231,6 +237,12 @@ class ProcessPool:
         self._metrics.ended("ok" if error is None else code, queue_s, run_s)
         if not self._queue and not self._running:
             self._emptied.set()
+
+    def taken(self, job: Job) -> None:
+        """See `Owner`."""
+        process = self._running.get(job)
+        if process is not None:
+            process.taken(job)
 
     def call(
         self, job: Job | None, call: ModelCall, reply: Callable[[CallReply], None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
 from typing import Any, Protocol
@@ -23,10 +24,12 @@ from torchlane.handlers.frames import (
     CANCEL,
     DROP,
     HELD,
+    ITEM,
     READY,
     REPLY,
     REQUEST,
     STOP,
+    TAKEN,
     Frame,
     MalformedFrame,
     next_number,
@@ -156,11 +159,19 @@ class HandlerProcess:
                 meta["query"] = {name: list(each) for name, each in request.query.items()}
             if request.is_item:
                 meta["item"] = True
+            if request.on_item is not None:
+                meta["stream"] = True
             if index < len(waiting) - 1:
                 meta["more"] = True
             self._connection.send(REQUEST, number, meta, request.body)
         run.live = len(waiting)
         self.runs.add(run)
+
+    def taken(self, job: Job) -> None:
+        """Let a stream go on."""
+        for number, each in job.run.jobs.items() if job.run is not None else ():
+            if each is job:
+                self._connection.send(TAKEN, number)
 
     def left(self, job: Job) -> None:
         """Cancel the code of a job that was settled before its answer came."""
@@ -239,6 +250,13 @@ class HandlerProcess:
             self._calls.begin(frame, run)
             if self._calls.are_many:
                 self._connection.pace()
+        elif kind == ITEM:
+            run = self._of.get(frame.number)
+            if run is None:
+                raise MalformedFrame(f"an item of the unknown request {frame.number}")
+            job = run.jobs[frame.number]
+            if not job.is_settled:
+                job.item(frame.body, time.monotonic())
         elif kind == DROP:
             self._calls.drop(frame.number)
         elif kind == READY:

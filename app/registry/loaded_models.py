@@ -129,6 +129,7 @@ class LoadedModels:
         changes: number of changes to the served versions.
         default_model: the current model for requests without a name; None if they must name one.
         has_handlers: whether any handler is loaded.
+        has_streams: whether any loaded handler yields.
         has_begun: whether loading has begun, as it does with the application's lifespan.
         is_discovered: whether the repository has been read.
         is_unreadable: whether every attempt to read the repository has failed.
@@ -143,7 +144,7 @@ class LoadedModels:
         # Apart from models: whoever asks for a model never gets a handler.
         self._current_handlers: dict[str, LoadedHandler] = {}
         self._handlers: dict[ModelId, LoadedHandler] = {}
-        self.has_handlers = False
+        self.has_handlers = self.has_streams = False
         self._statuses: dict[str, dict[ModelId, VersionStatus]] = {}
         self.has_begun = False
         self.is_discovered = False
@@ -291,6 +292,7 @@ class LoadedModels:
     def _update_current(self, name: str) -> None:
         self.changes += 1
         self.has_handlers = bool(self._handlers)
+        self.has_streams = any(each.manifest.streams for each in self._handlers.values())
         versions = self.versions(name)
         self._current.pop(name, None)
         self._current_handlers.pop(name, None)
@@ -328,6 +330,12 @@ class LoadedModels:
         if version is None:
             return self._current_handlers.get(name)
         return self._handlers.get(ModelId(name, version))
+
+    def is_stream(self, name: str | None, version: str | None) -> bool:
+        """Whether a handler that yields answers requests with this name and version in their path."""
+        number = int(version) if version is not None and version.isdigit() else None
+        handler = self.handler(name, number)
+        return handler is not None and handler.manifest.streams
 
     def handlers(self) -> tuple[LoadedHandler, ...]:
         """Every loaded version of every handler."""

@@ -3,17 +3,20 @@
 A frame is a head of 16 bytes, its meta (a JSON object in UTF-8, or nothing) and its body (raw
 bytes). The head has, little-endian: bytes of meta, bytes of body, number, kind, three zero bytes.
 
-    server to handler: REQUEST CANCEL REPLY STOP
-    handler to server: READY ANSWER HELD CALL DROP
+    server to handler: REQUEST CANCEL REPLY STOP TAKEN
+    handler to server: READY ANSWER HELD CALL DROP ITEM
 
 Each REQUEST gets one ANSWER, and each CALL one REPLY, even if it was cancelled or dropped: until
 then its number is in use. The two sides number what they begin on their own.
+
+A request with `stream` in its meta may get ITEMs before its ANSWER, which then has no body. Of
+these, at most WINDOW items and WINDOW_BYTES, or one item, are not TAKEN.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -33,8 +36,21 @@ ANSWER = 6  # to the request of this number
 HELD = 7  # the request of this number was cancelled, but its code still runs, in a thread or task
 CALL = 8  # of a model
 DROP = 9  # the reply to the call of this number is not needed
-TO_HANDLER = frozenset((REQUEST, CANCEL, REPLY, STOP))
-FROM_HANDLER = frozenset((READY, ANSWER, HELD, CALL, DROP))
+ITEM = 10  # of the stream that answers the request of this number
+TAKEN = 11  # the oldest item of the stream of this number that was not
+TO_HANDLER = frozenset((REQUEST, CANCEL, REPLY, STOP, TAKEN))
+FROM_HANDLER = frozenset((READY, ANSWER, HELD, CALL, DROP, ITEM))
+WINDOW, WINDOW_BYTES = 16, 256 << 10
+
+
+def fits(ahead: Collection[int], size: int) -> bool:
+    """Whether a stream may have one more item.
+
+    Args:
+        ahead: bytes of each item that was not taken.
+        size: bytes of the item.
+    """
+    return not ahead or (len(ahead) < WINDOW and sum(ahead) + size <= WINDOW_BYTES)
 
 
 class MalformedFrame(Exception):

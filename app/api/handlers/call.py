@@ -15,10 +15,11 @@ from app.api.endpoints import TOP_K, version_number
 from app.api.errors import VARY, RawAnswer
 from app.api.handlers.batches import check_written, items_of, pieces_of, written_bytes
 from app.api.memo import Written
-from app.api.negotiation import MUST, NEVER, check_accepted
+from app.api.negotiation import MUST, NEVER, check_accepted, preferred
 from app.api.outcomes import JSON_HEADERS
 from app.api.payloads import check_length
 from app.api.queries import parameters_of
+from app.api.streams import OFFERS, Stream
 from app.codecs.base import JSON
 from app.engine.submission import Submission
 from app.errors import HandlerFailed, ModelNotReady, Overloaded, TorchlaneError
@@ -26,6 +27,7 @@ from app.handlers.contract import HandlerAnswer, HandlerJob, HandlerRequest
 from app.registry.loaded_models import LoadedHandler
 
 NO_CONTENT = 204
+FAILED = "the handler failed; the server's log has the reason, with this request's id"
 T = TypeVar("T")
 
 
@@ -42,6 +44,7 @@ class HandlerCall(Call):
         "_handler",
         "_held",
         "_host_trace",
+        "_is_streaming",
         "_jobs",
         "_stop_work",
         "_waiting",
@@ -58,6 +61,7 @@ class HandlerCall(Call):
         self._waiting = 0
         self._stop_work: Callable[[], None] = _nothing
         self._held = 0
+        self._is_streaming = False  # its answer has begun
         self.depth = 0
         self.who: Caller | None = self._caller
 
@@ -94,6 +98,10 @@ class HandlerCall(Call):
         service = self.service
         if self.endpoint.many and not self.is_nested:
             check_accepted(self.accept, JSON)
+        if self._handler.manifest.streams and self.may_stream and not self.endpoint.many:
+            media_type = preferred(self.accept, OFFERS)
+            if media_type != JSON:
+                self.stream = Stream(media_type, self._taken, self._end)
         submission = Submission(self.deadline, self._closed, request_id, self.arrived_at)
         self._submission = submission
         submission.expect()
@@ -174,7 +182,7 @@ class HandlerCall(Call):
         self._asks_for(len(bodies))
         self._is_decoded(len(bodies))
         handler, query, accept = self._handler, self._query(), ""
-        if not (self.endpoint.many or self.is_nested):
+        if not (self.endpoint.many or self.is_nested or self.stream is not None):
             accept = self.accept.decode("latin-1")
         trace, traceparent = self.trace, self._host_trace
         if trace is not None and trace.trace_id:
@@ -193,6 +201,7 @@ class HandlerCall(Call):
                     deadline=self.deadline,
                     caller=caller,
                     is_item=self.endpoint.many,
+                    on_item=None if self.stream is None else self._add,
                     depth=self.depth,
                     context=self,
                 )
@@ -214,6 +223,18 @@ class HandlerCall(Call):
             query.setdefault(name, []).append(value)
         return query
 
+    def _add(self, item: bytes) -> None:
+        stream, submission = self.stream, self._submission
+        if stream is not None and submission is not None:
+            stream.add(item)
+            if not submission.is_settled:  # the answer begins with the first item
+                self._is_streaming = True
+                submission.complete()
+
+    def _taken(self) -> None:
+        for job in self._jobs:
+            job.taken()
+
     def _one_ended(self) -> None:
         self._waiting -= 1
         submission = self._submission
@@ -221,16 +242,26 @@ class HandlerCall(Call):
             self._ended(submission)
 
     def _ended(self, submission: Submission) -> None:
+        error: Exception | None = None
         if not self.endpoint.many:
             try:
                 self._jobs[0].result()
-            except Exception as error:
-                submission.fail(error)
-                return
-        submission.complete()
+            except Exception as reason:
+                error = reason
+        if self._is_streaming and self.stream is not None:
+            if error is not None and not isinstance(error, TorchlaneError):
+                error = HandlerFailed(FAILED)
+            self.stream.end(error)
+        elif error is not None:
+            submission.fail(error)
+        else:
+            if self.stream is not None:
+                self.stream.end()
+            submission.complete()
 
     def _closed(self, submission: Submission) -> None:
-        self._end()
+        if not self._is_streaming:
+            self._end()
         then, submission.then = submission.then, None
         if then is not None:
             then()
@@ -258,6 +289,8 @@ class HandlerCall(Call):
             submission.result()
         except HandlerFailed as error:
             raise self._shown(error) from None
+        if self.stream is not None:
+            return 200, self.stream.headers, b""
         answered = time.perf_counter()
         headers: Headers = JSON_HEADERS
         pieces: Iterator[Piece]

@@ -7,18 +7,20 @@ server most requests use `exchange.py` instead, which costs half as much.
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 
 from starlette.types import Receive, Scope, Send
 
 from app.api.answers import WRITE_BYTES, LargeAnswer
 from app.api.calls import BODY_CUT, BODY_LATE, Call
 from app.api.endpoints import Endpoint
-from app.api.errors import CALL, REQUEST_ID, TRACE, TRANSPORT, RawAnswer, error_answer
+from app.api.errors import CALL, CUT, REQUEST_ID, TRACE, TRANSPORT, RawAnswer, error_answer
 from app.api.memory import BodyMemory
 from app.api.negotiation import fields_of
 from app.api.payloads import check_length
 from app.api.queries import check_query, parameters_of
 from app.api.service import Service
+from app.api.streams import Stream
 from app.engine.submission import Submission
 from app.errors import Abandoned, DeadlineExceeded, TorchlaneError
 
@@ -47,7 +49,11 @@ class PredictionApp:
             try:
                 call = self._call(scope)
                 try:
-                    await _write(scope, send, await self._answer(call, scope, receive))
+                    answer = await self._answer(call, scope, receive)
+                    if call.stream is None:
+                        await _write(scope, send, answer)
+                    else:
+                        await _write_stream(scope, receive, send, answer, call.stream)
                 finally:
                     call.sent()
             except TorchlaneError as error:
@@ -68,7 +74,7 @@ class PredictionApp:
         if query and not call.takes_any_query:
             check_query((each for each, _ in parameters_of(query)), *known.parameters)
         call.trace = scope.get(TRACE)
-        call.is_sent_always = True
+        call.is_sent_always = call.may_stream = True
         return call
 
     async def _answer(self, call: Call, scope: Scope, receive: Receive) -> RawAnswer:
@@ -97,6 +103,34 @@ async def _write(scope: Scope, send: Send, answer: RawAnswer) -> None:
         await asyncio.sleep(0)  # a fast client would otherwise block the event loop
         at += WRITE_BYTES
     await send({"type": "http.response.body", "body": content[at:]})
+
+
+async def _write_stream(
+    scope: Scope, receive: Receive, send: Send, answer: RawAnswer, stream: Stream
+) -> None:
+    """Write an answer as it comes, and no further than the client reads; end it when it leaves."""
+    status, headers, _ = answer
+    sent = 0
+    watcher = asyncio.create_task(_leave_on_disconnect(receive, stream))
+    try:
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        try:
+            async with aclosing(stream.pieces()) as pieces:
+                async for piece in pieces:
+                    sent += len(piece)
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+        except TorchlaneError as error:  # only the end of the connection signals it
+            scope.get(CUT, []).append((status, error.code, sent))
+            return
+        await send({"type": "http.response.body", "body": b""})
+    finally:
+        watcher.cancel()
+
+
+async def _leave_on_disconnect(receive: Receive, stream: Stream) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    stream.leave()
 
 
 async def read_body(receive: Receive, limit: int, memory: BodyMemory) -> bytes:

@@ -113,7 +113,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         known = self._known
-        if known is not None and self._is_free:
+        if known is not None and self._is_free and not self._may_stream(known.endpoint):
             body = known.body_of(data)
             if body is not None:
                 self._answer(known, body)
@@ -224,6 +224,8 @@ class Connection(asyncio.Protocol):
         endpoint = None
         if head.keeps_alive and not head.expects and head.method == b"POST":
             endpoint = self._endpoints.at(head.url)
+            if endpoint is not None and self._may_stream(endpoint):
+                endpoint = None  # the fast path writes whole answers
         if endpoint is not None:
             self._chosen = endpoint, head.headers
             exchange = self.request = Exchange(self, head, endpoint)
@@ -235,6 +237,11 @@ class Connection(asyncio.Protocol):
             if self._stop is not None:
                 cycle.be_last()
             cycle.start()
+
+    def _may_stream(self, endpoint: Endpoint) -> bool:
+        """Whether the endpoint may be that of a handler that yields."""
+        loaded = self.service.loaded
+        return loaded.has_streams and loaded.is_stream(endpoint.name, endpoint.version)
 
     def on_body(self, body: bytes) -> None:
         if self.request is not None:

@@ -135,7 +135,7 @@ class Cycle:
         except Exception:
             LOG.exception("application_failed", path=self._scope["path"])
         else:
-            if not (self.response_complete or self._is_gone):
+            if not (self.response_complete or self._is_gone or self._cut):
                 LOG.error("answer_not_complete", path=self._scope["path"])
         if self.response_complete or self._is_gone:
             return

@@ -1,0 +1,89 @@
+"""Answers that are written as they come: items as server-sent events, or as lines of JSON."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+
+import orjson
+
+from app.api.errors import VARY
+from app.codecs.base import JSON
+from app.errors import TorchlaneError
+
+SSE, NDJSON = "text/event-stream", "application/x-ndjson"
+OFFERS = (SSE, NDJSON, JSON)  # JSON: all items in one list
+Headers = list[tuple[bytes, bytes]]
+
+
+class Stream:
+    """Items on their way to a caller.
+
+    Args:
+        media_type: `SSE` or `NDJSON`.
+        taken: called when an item was written, so that another one may come.
+        leave: called if the caller does not want the rest.
+    """
+
+    def __init__(
+        self, media_type: str, taken: Callable[[], None], leave: Callable[[], None]
+    ) -> None:
+        self._is_sse = media_type == SSE
+        self._media_type = media_type
+        self._taken = taken
+        self._leave = leave
+        self._items: deque[bytes] = deque()
+        self._error: TorchlaneError | None = None
+        self._has_ended = False
+        self._news = asyncio.Event()
+
+    @property
+    def headers(self) -> Headers:
+        """Of the answer."""
+        return [
+            (b"content-type", self._media_type.encode()),
+            (b"cache-control", b"no-store"),
+            (b"x-accel-buffering", b"no"),  # nginx would otherwise collect the items
+            VARY,
+        ]
+
+    def add(self, item: bytes) -> None:
+        """Add an item, as JSON."""
+        self._items.append(item)
+        self._news.set()
+
+    def end(self, error: TorchlaneError | None = None) -> None:
+        """Say that no more items come, because of an error or not."""
+        self._has_ended, self._error = True, error
+        self._news.set()
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        """The body, an item at a time; each counts as taken when the next one is asked for.
+
+        Raises:
+            TorchlaneError: after an event that tells it.
+        """
+        try:
+            while True:
+                while self._items:
+                    yield self._written(self._items.popleft(), b"")
+                    self._taken()
+                if self._has_ended:
+                    break
+                self._news.clear()
+                await self._news.wait()
+        finally:
+            self._leave()
+        if self._error is not None:
+            told = orjson.dumps({"error": str(self._error), "code": self._error.code})
+            yield self._written(told, b"event: error\n")
+            raise self._error
+
+    def leave(self) -> None:
+        """The caller has left: end."""
+        self._leave()
+        self.end()
+
+    def _written(self, item: bytes, event: bytes) -> bytes:
+        return b"%bdata: %b\n\n" % (event, item) if self._is_sse else item + b"\n"
