@@ -49,6 +49,7 @@ def write_handler(
     models: Sequence[str] = (),
     *,
     entry: str = "shop:Shop",
+    streams: bool = False,
     **limits: Any,
 ) -> Path:
     """Write root/name/version; the source becomes the module that `entry` names."""
@@ -80,6 +81,7 @@ def write_handler(
         description="a test's handler",
         entry=entry,
         models=tuple(CalledModel(name=each) for each in models),
+        streams=streams,
         limits=HandlerLimits(**{"memory_bytes": 1 << 30, **limits}),
         golden=tuple(golden),
         python_version=platform.python_version(),

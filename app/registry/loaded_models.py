@@ -332,7 +332,7 @@ class LoadedModels:
         return self._handlers.get(ModelId(name, version))
 
     def is_stream(self, name: str | None, version: str | None) -> bool:
-        """Whether a handler that yields answers requests with this name and version in their path."""
+        """Whether requests with this name and version in their path go to a handler that yields."""
         number = int(version) if version is not None and version.isdigit() else None
         handler = self.handler(name, number)
         return handler is not None and handler.manifest.streams

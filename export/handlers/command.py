@@ -101,6 +101,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
             entry=declared.entry,
             models=declared.models,
             media_types=tuple(dict.fromkeys(kinds)),
+            streams=host.about.get("streams") is True,
             limits=limits,
             golden=tuple(golden),
             python_version=interpreter.version,
@@ -128,7 +129,7 @@ def _rows(manifest: HandlerManifest, signature: str) -> Iterator[tuple[str, str]
     if manifest.description:
         yield "does", manifest.description
     method = "predict_batch" if manifest.limits.max_batch_size > 1 else "predict"
-    yield "runs", f"{manifest.entry}.{method}"
+    yield "runs", f"{manifest.entry}.{method}" + (", which streams" * manifest.streams)
     yield "calls", ", ".join(map(str, manifest.models)) or "no model"
     limits = manifest.limits
     processes = f"{limits.processes} processes, {limits.concurrency} requests in each"

@@ -54,6 +54,9 @@ class Host:
         end: this side of the connection.
         server: the URL of a server with its models; None: it calls none.
         seconds: the longest time of a request.
+
+    Attributes:
+        about: what the process says of the handler, once it is ready.
     """
 
     def __init__(self, end: socket.socket, server: str | None, seconds: float) -> None:
@@ -63,6 +66,7 @@ class Host:
         self._decoder = Decoder(FROM_HANDLER, FROM_HANDLER_BYTES)
         self._frames: list[Frame] = []
         self._number = 0
+        self.about: Mapping[str, Any] = {}
 
     def until_ready(self) -> None:
         """Wait for import and `setup`.
@@ -74,6 +78,7 @@ class Host:
         frame = self._next(READY)
         if "error" in frame.meta:
             raise ExportError(f"the handler cannot be run: {frame.meta['error']}")
+        self.about = frame.meta
 
     def ask(self, body: bytes, media_type: str) -> Answer:
         """The answer to a request.

@@ -12,6 +12,7 @@ import socket
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from contextvars import copy_context
 from typing import Any, cast
 
@@ -24,9 +25,11 @@ from torchlane.handlers.frames import (
     CANCEL,
     FROM_HANDLER_BYTES,
     HELD,
+    ITEM,
     READY,
     REPLY,
     REQUEST,
+    TAKEN,
     TO_HANDLER,
     TO_HANDLER_BYTES,
     Decoder,
@@ -36,6 +39,7 @@ from torchlane.handlers.frames import (
 )
 from torchlane.handlers.launch import Settings
 from torchlane.handlers.limits import limit_process
+from torchlane.handlers.streams import Flow, in_thread
 
 HELD_S = 0.5  # after a cancellation: then the server is told that the code still runs
 COPIED_BYTES = 64 << 10  # a body up to this is sent together with its head
@@ -53,14 +57,16 @@ class Run:
     Attributes:
         requests: by number.
         cancelled: numbers of requests that need no answer.
+        streams: whether the caller takes items as they come.
         task: that runs them.
     """
 
-    __slots__ = ("cancelled", "requests", "task")
+    __slots__ = ("cancelled", "requests", "streams", "task")
 
     def __init__(self) -> None:
         self.requests: dict[int, Request] = {}
         self.cancelled: set[int] = set()
+        self.streams = False
         self.task: asyncio.Task[None] | None = None
 
 
@@ -80,7 +86,8 @@ class Process(asyncio.Protocol):
         self._next = Run()  # collects the requests of a batch
         self._transport: asyncio.Transport | None = None
         self._predict: Callable[[Any], Any] = _not_ready
-        self._is_async = False
+        self._is_async = self._yields = False
+        self._flows: dict[int, Flow] = {}  # by number of the request
         self.calls = Calls(self.send, self._is_open)
         self.stopped = self._loop.create_future()
 
@@ -127,6 +134,9 @@ class Process(asyncio.Protocol):
             self.calls.replied(frame)
         elif kind == CANCEL:
             self._cancel(number)
+        elif kind == TAKEN:
+            if flow := self._flows.get(number):
+                flow.taken()
         elif not self.stopped.done():
             self.stopped.set_result(None)
 
@@ -140,7 +150,8 @@ class Process(asyncio.Protocol):
         self._next = Run()
         for number in run.requests:
             self._runs[number] = run
-        run.task = self._loop.create_task(self._run(run))
+        run.streams = frame.meta.get("stream") is True
+        run.task = self._loop.create_task(self._run_stream(run) if self._yields else self._run(run))
 
     def _cancel(self, number: int) -> None:
         run = self._runs.get(number)
@@ -165,6 +176,11 @@ class Process(asyncio.Protocol):
 
     # The handler's code
 
+    @property
+    def about(self) -> dict[str, Any]:
+        """What export records of the handler."""
+        return {"streams": True} if self._yields else {}
+
     async def prepare(self, settings: Settings) -> None:
         """Import the handler and set it up.
 
@@ -181,9 +197,14 @@ class Process(asyncio.Protocol):
                 f"{settings.entry} has no {name}; write `async def {name}(self, "
                 f"{'requests' if self._is_batch else 'request'})`"
             )
-        if inspect.isasyncgenfunction(predict) or inspect.isgeneratorfunction(predict):
-            raise HandlerInvalid(f"{settings.entry}.{name} has a yield; return the answer instead")
         self._is_async = inspect.iscoroutinefunction(predict)
+        if inspect.isasyncgenfunction(predict) or inspect.isgeneratorfunction(predict):
+            if self._is_batch:
+                raise HandlerInvalid(
+                    f"{settings.entry}.{name} has a yield, which only `predict` can have; return a "
+                    "list"
+                )
+            self._is_async = self._yields = True
         self._predict = predict
         if inspect.iscoroutinefunction(handler.setup):
             await handler.setup()
@@ -205,6 +226,30 @@ class Process(asyncio.Protocol):
                 )
         except BaseException as error:  # of users' code: ends their request alone
             answers = [(meta_of(error), b"")] * len(requests)
+        self._send_answers(run, answers)
+
+    async def _run_stream(self, run: Run) -> None:
+        ((number, request),) = run.requests.items()
+        CURRENT.set(number)
+        flow = self._flows[number] = Flow(lambda item: self.send(ITEM, number, {}, item))
+        try:
+            values = self._predict(request)
+            if inspect.isgenerator(values):
+                values = in_thread(values, self._threads)
+            async with aclosing(values):
+                if run.streams:
+                    answer: Answer = {"status": 200, "media_type": ""}, b""
+                    async for value in values:
+                        await flow.put(value)
+                else:
+                    answer = _answer([value async for value in values], request)
+        except BaseException as error:  # of users' code: ends their request alone
+            answer = meta_of(error), b""
+        finally:
+            del self._flows[number]
+        self._send_answers(run, [answer])
+
+    def _send_answers(self, run: Run, answers: list[Answer]) -> None:
         for (number, _), (meta, body) in zip(run.requests.items(), answers, strict=True):
             del self._runs[number]
             is_read = number not in run.cancelled
@@ -273,7 +318,7 @@ async def _serve(settings: Settings) -> int:
         place = where(error)
         process.send(READY, 0, {"error": reason_of(error) + (f" ({place})" if place else "")}, b"")
         raise
-    process.send(READY, 0, {}, b"")
+    process.send(READY, 0, process.about, b"")
     await process.stopped
     return 0
 

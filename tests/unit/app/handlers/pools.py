@@ -119,10 +119,13 @@ def request(
     media_type: str = "application/json",
     accept: str = "",
     query: Mapping[str, Sequence[str]] | None = None,
+    on_item: Callable[[bytes], None] | None = None,
 ) -> HandlerRequest:
     """A caller's request."""
     deadline = time.monotonic() + timeout_s
-    return HandlerRequest(media_type, accept, body, "id-1", "", query or {}, deadline)
+    return HandlerRequest(
+        media_type, accept, body, "id-1", "", query or {}, deadline, on_item=on_item
+    )
 
 
 def write(folder: Path, methods: str, *, top: str = "") -> Path:
