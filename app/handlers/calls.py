@@ -83,7 +83,9 @@ class Calls:
 
         many = meta.get("many") is True
         media_type, accept = text_of(meta, "media_type"), text_of(meta, "accept")
-        asked = ModelCall(model, version, many, media_type, accept, frame.body)
+        asked = ModelCall(
+            model, version, many, media_type, accept, frame.body, meta.get("enveloped") is True
+        )
         call.cancel = self._caller.call(job, asked, reply)  # may reply at once
 
     def drop(self, number: int) -> None:

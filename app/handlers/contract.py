@@ -109,6 +109,7 @@ class ModelCall:
         media_type: of the body; empty: recognised by the body's first bytes.
         accept: what the handler can read.
         body: as a client would send it.
+        is_enveloped: whether it is `{"input":`, a value and `}`: a handler gets only the value.
     """
 
     model: str
@@ -117,6 +118,7 @@ class ModelCall:
     media_type: str
     accept: str
     body: bytes
+    is_enveloped: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -259,7 +260,11 @@ class ProcessPool:
                 )
             )
             return _nothing
-        return self._plane.call(None if job is None else job.request, call, reply)
+        request = None if job is None else job.request
+        if job is not None and job.moved_at:  # each item of a stream has the request's time
+            left_s = job.request.deadline - job.began
+            request = replace(job.request, deadline=time.monotonic() + left_s)
+        return self._plane.call(request, call, reply)
 
     def ready(self, process: HandlerProcess) -> None:
         """See `Pool`."""

@@ -341,6 +341,10 @@ class LoadedModels:
         """Every loaded version of every handler."""
         return tuple(self._handlers.values())
 
+    def current_handlers(self) -> tuple[LoadedHandler, ...]:
+        """The version of each handler that requests without a version get."""
+        return tuple(self._current_handlers.values())
+
     def missing(self, manifest: HandlerManifest) -> str | None:
         """Why a handler cannot work: a model that it calls is not served; None if all are."""
         for each in manifest.models:

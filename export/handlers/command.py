@@ -65,6 +65,8 @@ def run(args: argparse.Namespace, console: Console) -> None:
             f"{declared.entry} calls {', '.join(map(str, declared.models))}: start a server that "
             "has them with `torchlane serve`, and give its URL with --server http://127.0.0.1:8000"
         )
+    if any(each.name == name for each in declared.models):
+        raise UsageError(f"{declared.entry} calls {name}, which is itself; choose another --name")
     limits = _limits(args, declared.max_batch_size)
     code = _packed(source)
     examples = [_read(path) for path in args.example]
@@ -101,6 +103,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
             entry=declared.entry,
             models=declared.models,
             media_types=tuple(dict.fromkeys(kinds)),
+            request_schema=host.about.get("schema"),
             streams=host.about.get("streams") is True,
             limits=limits,
             golden=tuple(golden),
@@ -130,6 +133,8 @@ def _rows(manifest: HandlerManifest, signature: str) -> Iterator[tuple[str, str]
         yield "does", manifest.description
     method = "predict_batch" if manifest.limits.max_batch_size > 1 else "predict"
     yield "runs", f"{manifest.entry}.{method}" + (", which streams" * manifest.streams)
+    if manifest.request_schema is not None:
+        yield "takes", str(manifest.request_schema.get("title", "a pydantic model"))
     yield "calls", ", ".join(map(str, manifest.models)) or "no model"
     limits = manifest.limits
     processes = f"{limits.processes} processes, {limits.concurrency} requests in each"

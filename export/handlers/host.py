@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import tempfile
@@ -16,6 +17,7 @@ from urllib.parse import urlsplit
 
 from export.errors import ExportError, UsageError
 from models.handlers import HandlerLimits, unpack_code
+from torchlane.handlers.encoding import ENVELOPE
 from torchlane.handlers.frames import (
     ANSWER,
     CALL,
@@ -32,6 +34,7 @@ from torchlane.handlers.frames import (
 )
 from torchlane.handlers.launch import Code, launch
 
+END_S = 2.0  # to end by itself
 READY_S = 300.0  # for import and `setup`, as in a server
 PIECE = 1 << 20
 STDERR = 2  # where all output of the handler goes
@@ -66,6 +69,7 @@ class Host:
         self._decoder = Decoder(FROM_HANDLER, FROM_HANDLER_BYTES)
         self._frames: list[Frame] = []
         self._number = 0
+        self._kinds: dict[str, str] = {}  # of models, by name
         self.about: Mapping[str, Any] = {}
 
     def until_ready(self) -> None:
@@ -129,12 +133,25 @@ class Host:
                 raise ExportError("the handler's process ended; its output above says why")
 
     def _reply(self, call: Frame) -> None:
-        status, media_type, body = self._called(call.meta, call.body)
+        body = call.body
+        if call.meta.get("enveloped") and self._is_handler(str(call.meta.get("model"))):
+            body = body[len(ENVELOPE) : -1]
+        status, media_type, body = self._called(call.meta, body)
         meta: dict[str, Any] = {"status": status, "media_type": media_type}
         if status >= 400:
             meta |= _failure(body)
             body = b""
         self._send(REPLY, call.number, meta, body)
+
+    def _is_handler(self, name: str) -> bool:
+        """Whether the server runs a handler of this name."""
+        if self._server is None:
+            return False
+        if name not in self._kinds:
+            answer = self._sent("GET", f"/models/{name}", b"", {})
+            content = json.loads(answer.body) if answer.status == 200 else {}
+            self._kinds[name] = str(content.get("kind"))
+        return self._kinds[name] == "handler"
 
     def _called(self, meta: Mapping[str, Any], body: bytes) -> Answer:
         if self._server is None:
@@ -149,13 +166,21 @@ class Host:
         headers = {"Accept": str(meta.get("accept") or "*/*")}
         if meta.get("media_type"):
             headers["Content-Type"] = str(meta["media_type"])
+        return self._sent("POST", path, body, headers)
+
+    def _sent(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> Answer:
+        """The server's answer.
+
+        Raises:
+            ExportError: if there is none.
+        """
         if key := os.environ.get(API_KEY):
             headers["Authorization"] = f"Bearer {key}"
-        parts = urlsplit(self._server)
+        parts = urlsplit(self._server or "")
         kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         connection = kind(parts.netloc, timeout=self._seconds)
         try:
-            connection.request("POST", parts.path.rstrip("/") + path, body, headers)
+            connection.request(method, parts.path.rstrip("/") + path, body, headers)
             answer = connection.getresponse()
             return Answer(answer.status, answer.getheader("content-type", ""), answer.read())
         except (OSError, HTTPException) as error:
@@ -207,15 +232,15 @@ def running(
         stack.enter_context(end)
         stack.callback(_end, process)
         host = Host(end, server, limits.seconds)
+        stack.callback(host.stop)
         host.until_ready()
         yield host
-        host.stop()
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Wait a moment for a process, then kill it."""
-    try:
-        process.wait(2.0)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    """Wait a moment for a process, then kill it with all that it started."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(END_S)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

@@ -49,6 +49,7 @@ def read_source(source: Path, entry: str | None) -> Declared:
     Raises:
         UsageError: if there is no such class, or several, or it declares no constants.
     """
+    _check_names(source)
     classes = dict(_classes(source))
     if entry is None and len(classes) != 1:
         names = ", ".join(classes) or "none"
@@ -71,6 +72,9 @@ def read_source(source: Path, entry: str | None) -> Declared:
         raise UsageError(f"{entry}.max_batch_size must be 1 to 4096, got {size!r}")
     text = ast.get_docstring(node) or ""
     called = tuple(_called(entry, each) for each in models)
+    every = [each.name for each in called]
+    if twice := next((each for each in every if every.count(each) > 1), None):
+        raise UsageError(f"{entry}.models names {twice} twice")
     return Declared(entry, called, size, text.partition("\n")[0])
 
 
@@ -119,6 +123,20 @@ def _files(source: Path) -> list[Path]:
     return sorted(source.rglob("*.py")) if source.is_dir() else [source]
 
 
+def _check_names(source: Path) -> None:
+    """Refuse modules that `import` would not find.
+
+    Raises:
+        UsageError: if one has the name of a module of Python, or of this package.
+    """
+    for path in sorted(source.glob("*.py")) if source.is_dir() else [source]:
+        if path.stem in sys.stdlib_module_names or path.stem == "torchlane":
+            raise UsageError(
+                f"{path.name} has the name of the module {path.stem} that Python imports instead; "
+                "rename it"
+            )
+
+
 def _parsed(path: Path) -> ast.Module:
     try:
         return ast.parse(path.read_bytes(), path.name)
@@ -153,7 +171,7 @@ def _constant(node: ast.ClassDef, name: str, default: object) -> object:
             continue
         try:
             return ast.literal_eval(value)
-        except ValueError:
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             raise UsageError(
                 f'{node.name}.{name} must be written as a constant, such as {name} = ("detector",)'
             ) from None

@@ -6,8 +6,10 @@ import asyncio
 import io
 import json
 import shlex
+import wave
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -57,7 +59,7 @@ async def test_a_pipeline_of_sklearn(tmp_path: Path, monkeypatch: pytest.MonkeyP
         arguments = arguments if name == "export" else [name, *arguments]
         assert await asyncio.to_thread(main, arguments, {}) == 0
     told = [json.loads(text) for language, text in blocks("docs/handlers.md") if language == "json"]
-    calls = [shlex.split(text) for text in shell if text.startswith("curl")]
+    calls = [shlex.split(text) for text in shell if text.startswith("curl -s ")]
     async with serving(Path("artifacts"), handlers="on") as api:
         for call, answer in zip(calls, told, strict=True):
             body = flower if call[-1] == "@flower.json" else call[-1]
@@ -86,13 +88,44 @@ async def test_a_detector_then_a_classifier(
     assert answer["objects"][1] == {"box": [2, 2, 8, 6], "kind": "kind"}
 
 
-async def test_an_answer_that_is_a_picture(tmp_path: Path) -> None:
-    files = written(tmp_path)
+@pytest.mark.parametrize(
+    ("name", "model", "answer", "example", "expected"),
+    [
+        ("mask", "segmenter", {"mask": [[0.1, 0.9], [0.7, 0.2]]}, "a.png", [[0, 255], [255, 0]]),
+        ("speech", "words", {"label": "yes"}, "a.wav", {"word": "yes"}),
+    ],
+)
+async def test_calls_a_model(
+    tmp_path: Path, name: str, model: str, answer: object, example: str, expected: object
+) -> None:
+    files, repository = written(tmp_path), tmp_path / "artifacts"
     (tmp_path / "a.png").write_bytes(picture())
-    arguments = ["handler", str(files["invert.py"]), "--example", str(tmp_path / "a.png")]
+    with wave.open(str(tmp_path / "a.wav"), "wb") as sound:
+        sound.setparams((1, 2, 16_000, 0, "NONE", ""))
+        sound.writeframes(bytes(3200))
+    fake = FAKE.replace("request.image()", "request.body") % answer
+    golden = Example(b"1", json.dumps(answer).encode())
+    write_handler(repository, model, 1, fake, [golden], entry="fake:Fake")
+    async with listening(repository, handlers="on") as server:
+        arguments = ["handler", str(files[f"{name}.py"]), "--example", str(tmp_path / example)]
+        arguments += ["--server", f"http://127.0.0.1:{server.port}", "--out", str(repository)]
+        assert await asyncio.to_thread(main, arguments, {}) == 0
+        server.asgi.clear()
+    result = (repository / name / "1/answer-0").read_bytes()
+    if isinstance(expected, dict):
+        assert json.loads(result) == expected
+    else:
+        assert np.asarray(Image.open(io.BytesIO(result))).tolist() == expected
+
+
+async def test_a_stream(tmp_path: Path) -> None:
+    files = written(tmp_path)
+    call = next(text for _, text in blocks("docs/handlers.md") if text.startswith("curl -sN"))
+    text = next(text for language, text in blocks("docs/handlers.md") if language == "text")
+    *_, body = shlex.split(call)
+    (tmp_path / "ask.json").write_text(body)
+    arguments = ["handler", str(files["rhyme.py"]), "--example", str(tmp_path / "ask.json")]
     assert await asyncio.to_thread(main, [*arguments, "--out", str(tmp_path / "r")], {}) == 0
     async with serving(tmp_path / "r", handlers="on") as api:
-        files_sent = {"file": ("street.png", picture(), "image/png")}
-        answer = await api.client.post("/models/invert/predict", files=files_sent)
-    assert answer.headers["content-type"] == "image/png"
-    assert Image.open(io.BytesIO(answer.content)).getpixel((0, 0)) == (0, 255, 245)
+        answer = await api.client.post("/models/rhyme/predict", content=body)
+        assert answer.text.strip() == text.strip()

@@ -86,6 +86,8 @@ def test_refuses_with_one_sentence(
 def test_refuses_unknown_media_types_and_names(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (tmp_path / "queue.py").write_text("")
+    assert "queue.py has the name of the module queue" in refused(capsys, tmp_path / "queue.py")
     file = source(tmp_path, "import torchlane\nclass A(torchlane.Handler): pass")
     (tmp_path / "a.qqq").write_bytes(b"")
     assert "name it with --media-type" in refused(capsys, file, example="a.qqq")

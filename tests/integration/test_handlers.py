@@ -458,3 +458,23 @@ async def test_a_compressed_body_is_inflated(tmp_path: Path) -> None:
         other = {**headers, "host": "other.example"}
         refused = await api.client.post("/predict", content=body, headers=other)
         assert refused.json()["code"] == "untrusted_host"
+
+
+async def test_openapi_has_the_calls_of_each_handler(tmp_path: Path) -> None:
+    folder = write_handler(tmp_path, "order", 1, ORDER, [asks({"price": 2}, 4.0)])
+    item = {"type": "object", "properties": {"price": {"type": "number"}}}
+    schema = {"$defs": {"Item": item}, "type": "array", "items": {"$ref": "#/$defs/Item"}}
+    change_manifest(folder, lambda manifest: manifest.update(request_schema=schema))
+    async with serving(tmp_path, handlers="on") as api:
+        document = (await api.client.get("/openapi.json")).json()
+        call = document["paths"]["/models/order/predict"]["post"]
+        assert call["requestBody"]["content"]["application/json"]["schema"] == {
+            "type": "array",
+            "items": {"$ref": "#/components/schemas/order.Item"},
+        }
+        assert document["components"]["schemas"]["order.Item"] == item
+        assert call["operationId"] != document["paths"]["/predict"]["post"]["operationId"]
+        assert {"200", "422", "503"} <= set(call["responses"])
+        batch = document["paths"]["/models/order/batch-predict"]["post"]
+        assert batch["requestBody"]["content"]["application/json"]["schema"]["required"]
+        assert (await api.client.get("/models/order")).json()["request_schema"] == schema

@@ -14,6 +14,7 @@ class Shop(torchlane.Handler):
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
@@ -21,6 +22,9 @@ from typing import Any, ClassVar, Protocol
 from torchlane.handlers.content import Content
 
 FIRST_ERROR = 400
+NO_CONTENT = 204
+WITHOUT_BODY = (NO_CONTENT, 205, 304)  # RFC 9110; it has no body, or would cut a connection
+MEDIA_TYPE = re.compile(r"[!-~]+/[ -~]{1,200}")
 
 
 class CallFailed(Exception):
@@ -49,7 +53,10 @@ class Response:
     Args:
         body: raw bytes, or a text, which is encoded as UTF-8.
         media_type: the Content-Type.
-        status: from 200 to 599.
+        status: from 200 to 599, but neither 205 nor 304; 204 has an empty body.
+
+    Raises:
+        TypeError, ValueError: an answer over HTTP cannot have it.
     """
 
     __slots__ = ("body", "media_type", "status")
@@ -57,10 +64,14 @@ class Response:
     def __init__(self, body: bytes | str, media_type: str, status: int = 200) -> None:
         if not isinstance(body, str | bytes | bytearray | memoryview):
             raise TypeError(f"the body of a Response is bytes or str, not {type(body).__name__}")
-        if not isinstance(status, int) or not 200 <= status < 600:
+        if type(status) is not int or not 200 <= status < 600:
             raise ValueError(f"the status of a Response is from 200 to 599, not {status!r}")
-        if not (isinstance(media_type, str) and "/" in media_type and media_type.isprintable()):
-            raise ValueError(f'a media type is a text such as "image/png", not {media_type!r}')
+        if status in WITHOUT_BODY and (body or status != NO_CONTENT):
+            raise ValueError(f"an answer with the status {status} has no body")
+        if not isinstance(media_type, str) or not MEDIA_TYPE.fullmatch(media_type):
+            raise ValueError(
+                f'a media type is ASCII text such as "image/png", not {str(media_type)[:80]!r}'
+            )
         self.body = body.encode() if isinstance(body, str) else bytes(body)
         self.media_type = media_type
         self.status = status
@@ -77,6 +88,7 @@ class Request(Content):
         request_id: in logs and answers of the server.
         traceparent: W3C Trace Context, for what the handler sends to other servers; may be empty.
         deadline: on `time.monotonic`; the handler is cancelled then.
+        is_item: whether it is an item of a batch.
     """
 
     def __init__(self, body: bytes, meta: Mapping[str, Any]) -> None:
@@ -84,6 +96,7 @@ class Request(Content):
         self.accept: str = meta.get("accept", "")
         self.query: Mapping[str, Sequence[str]] = meta.get("query", {})
         self.request_id: str = meta.get("request_id", "")
+        self.is_item = meta.get("item") is True
         self.traceparent: str = meta.get("traceparent", "")
         self.deadline: float = time.monotonic() + meta.get("timeout_ms", 0.0) / 1000
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import re
 from collections.abc import Callable, Coroutine, Sequence
 from contextvars import ContextVar
 from typing import Any
@@ -28,6 +29,7 @@ from torchlane.handlers.frames import (
 
 # The request whose code runs; 0: `setup`, and what it started.
 CURRENT: ContextVar[int] = ContextVar("torchlane_request", default=0)
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 Send = Callable[[int, int, dict[str, Any], bytes], None]
 
 
@@ -102,6 +104,10 @@ class Calls:
             raise asyncio.CancelledError("the request that this call belongs to has ended")
         if not isinstance(model, str):
             raise TypeError(f"the name of a model is a text, not {type(model).__name__}")
+        if not NAME.fullmatch(model):
+            raise ValueError(f"{model[:80]!r} is not the name of a model")
+        if version is not None and (type(version) is not int or version < 1):
+            raise ValueError(f"a version is a whole number from 1, not {version!r}")
         if len(encoded.body) > FROM_HANDLER_BYTES:
             raise ValueError(
                 f"the call of {model} has {len(encoded.body)} bytes, the limit is "
@@ -118,6 +124,8 @@ class Calls:
             "media_type": encoded.media_type,
             "accept": accept_of(arrays=arrays),
         }
+        if encoded.is_enveloped:
+            meta["enveloped"] = True
         self._send(CALL, number, meta, encoded.body)
         try:
             frame = await future

@@ -6,6 +6,7 @@ there is no other form to parse.
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import secrets
@@ -21,6 +22,7 @@ from torchlane.handlers.plain import json_of
 JSON, NPY, NPZ, PNG = "application/json", "application/x-npy", "application/x-npz", "image/png"
 PNG_MODES = frozenset(("1", "L", "LA", "I", "I;16", "P", "RGB", "RGBA"))  # of Pillow
 SENT_AS_THEY_CAME = frozenset(("PNG", "JPEG", "WEBP", "GIF"))  # Pillow's names of what models read
+ENVELOPE = b'{"input":'
 PNG_LEVEL = 1  # of compression: 6 takes several times as long for a tenth less
 
 
@@ -29,10 +31,14 @@ class NotAcceptable(Exception):
 
 
 class Encoded(NamedTuple):
-    """A body and its media type."""
+    """A body and its media type.
+
+    `is_enveloped`: whether it is `ENVELOPE`, a value and `}`; another handler gets only the value.
+    """
 
     media_type: str
     body: bytes
+    is_enveloped: bool = False
 
 
 # Answers
@@ -115,7 +121,7 @@ def encode_item(x: Any) -> Encoded:
         return Encoded(NPY, npy_of(x))
     if isinstance(x, Mapping) and x and all(map(_is_array, x.values())):
         return Encoded(NPZ, npz_of(x))
-    return Encoded(JSON, json_of({"input": x}))
+    return Encoded(JSON, b"%b%b}" % (ENVELOPE, json_of(x)), is_enveloped=True)
 
 
 def encode_items(xs: Sequence[Any]) -> Encoded:
@@ -198,9 +204,7 @@ def decode_replies(model: str, encoded: Encoded, count: int) -> list[Any]:
     """
     results = decode_reply(model, encoded)
     if encoded.media_type.partition(";")[0] == JSON:
-        predictions = results["predictions"]
-        if results.get("failed"):
-            _raise_first(model, predictions)
+        predictions = [_item_of(model, *each) for each in enumerate(results["predictions"])]
     else:
         predictions = [
             {name: array[index] for name, array in results.items()} for index in range(count)
@@ -210,10 +214,18 @@ def decode_replies(model: str, encoded: Encoded, count: int) -> list[Any]:
     return list(predictions)
 
 
-def _raise_first(model: str, predictions: Sequence[Any]) -> None:
-    for index, each in enumerate(predictions):
-        if isinstance(each, dict) and "code" in each and "error" in each:
-            raise CallFailed(model, 500, each["code"], f"item {index}: {each['error']}")
+def _item_of(model: str, index: int, item: Any) -> Any:
+    """The result of an item.
+
+    Raises:
+        CallFailed: it has none.
+    """
+    keys = item.keys() if isinstance(item, dict) else ()
+    if {"code", "error"} <= set(keys):
+        raise CallFailed(model, 500, item["code"], f"item {index}: {item['error']}")
+    if set(keys) == {"media_type", "base64"}:
+        return Response(base64.b64decode(item["base64"]), item["media_type"])
+    return item
 
 
 # Kinds of objects

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-import inspect
 import json
 import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from contextvars import copy_context
 from typing import Any, cast
 
-from torchlane.handlers.api import Handler, Request
+from torchlane.handlers.answers import (
+    ABANDONED,
+    END_OF_STREAM,
+    META,
+    Answer,
+    answer_of,
+    failure_of,
+    reason_of,
+)
+from torchlane.handlers.api import Request
 from torchlane.handlers.calls import CURRENT, Calls
-from torchlane.handlers.encoding import encode_answer
-from torchlane.handlers.failures import meta_of, reason_of, where
+from torchlane.handlers.code import Code
 from torchlane.handlers.frames import (
     ANSWER,
     CANCEL,
-    FROM_HANDLER_BYTES,
     HELD,
     ITEM,
+    MAX_META_BYTES,
     READY,
     REPLY,
     REQUEST,
@@ -39,16 +43,11 @@ from torchlane.handlers.frames import (
 )
 from torchlane.handlers.launch import Settings
 from torchlane.handlers.limits import limit_process
-from torchlane.handlers.streams import Flow, in_thread
+from torchlane.handlers.streams import Flow
 
 HELD_S = 0.5  # after a cancellation: then the server is told that the code still runs
 COPIED_BYTES = 64 << 10  # a body up to this is sent together with its head
 FAILED_EXIT_CODE = 1
-META = json.JSONEncoder(separators=(",", ":"))
-
-
-class HandlerInvalid(Exception):
-    """The handler cannot be run."""
 
 
 class Run:
@@ -79,14 +78,12 @@ class Process(asyncio.Protocol):
 
     def __init__(self, settings: Settings) -> None:
         self._loop = asyncio.get_running_loop()
-        self._is_batch = settings.max_batch_size > 1
         self._threads = ThreadPoolExecutor(settings.concurrency, "predict")
         self._decoder = Decoder(TO_HANDLER, TO_HANDLER_BYTES)
         self._runs: dict[int, Run] = {}
         self._next = Run()  # collects the requests of a batch
         self._transport: asyncio.Transport | None = None
-        self._predict: Callable[[Any], Any] = _not_ready
-        self._is_async = self._yields = False
+        self._code: Code | None = None
         self._flows: dict[int, Flow] = {}  # by number of the request
         self.calls = Calls(self.send, self._is_open)
         self.stopped = self._loop.create_future()
@@ -113,11 +110,16 @@ class Process(asyncio.Protocol):
 
     def send(self, kind: int, number: int, meta: dict[str, Any], body: bytes) -> None:
         """Send a frame; on the event loop only."""
+        text = META.encode(meta).encode() if meta else b""
+        self._write(head(kind, number, text, len(body)), body)
+
+    def _answer(self, number: int, answer: Answer) -> None:
+        self._write(head(ANSWER, number, answer.meta, len(answer.body)), answer.body)
+
+    def _write(self, start: bytes, body: bytes) -> None:
         transport = self._transport
         if transport is None:
             raise RuntimeError("bug: there is no connection")
-        text = META.encode(meta).encode() if meta else b""
-        start = head(kind, number, text, len(body))
         if len(body) <= COPIED_BYTES:
             transport.write(start + body)
         else:
@@ -151,7 +153,9 @@ class Process(asyncio.Protocol):
         for number in run.requests:
             self._runs[number] = run
         run.streams = frame.meta.get("stream") is True
-        run.task = self._loop.create_task(self._run_stream(run) if self._yields else self._run(run))
+        if self._code is None:
+            raise MalformedFrame("a request before the handler was ready")
+        run.task = self._loop.create_task(self._run(run, self._code))
 
     def _cancel(self, number: int) -> None:
         run = self._runs.get(number)
@@ -162,7 +166,7 @@ class Process(asyncio.Protocol):
             return
         for each in run.requests:
             self.calls.cancel(each)
-        if self._is_async:
+        if self._code is not None and self._code.is_async:
             run.task.cancel()
         self._loop.call_later(HELD_S, self._tell_held, number, run)
 
@@ -179,7 +183,11 @@ class Process(asyncio.Protocol):
     @property
     def about(self) -> dict[str, Any]:
         """What export records of the handler."""
-        return {"streams": True} if self._yields else {}
+        code = self._code
+        about: dict[str, Any] = {"streams": True} if code is not None and code.yields else {}
+        if code is not None and code.schema is not None:
+            about["schema"] = code.schema
+        return about
 
     async def prepare(self, settings: Settings) -> None:
         """Import the handler and set it up.
@@ -188,122 +196,37 @@ class Process(asyncio.Protocol):
             BaseException: of its code.
             HandlerInvalid: it is not what this process can run.
         """
-        handler = _handler_of(settings)
-        handler._served = self.calls
-        name = "predict_batch" if self._is_batch else "predict"
-        predict = getattr(handler, name, None)
-        if not callable(predict):
-            raise HandlerInvalid(
-                f"{settings.entry} has no {name}; write `async def {name}(self, "
-                f"{'requests' if self._is_batch else 'request'})`"
-            )
-        self._is_async = inspect.iscoroutinefunction(predict)
-        if inspect.isasyncgenfunction(predict) or inspect.isgeneratorfunction(predict):
-            if self._is_batch:
-                raise HandlerInvalid(
-                    f"{settings.entry}.{name} has a yield, which only `predict` can have; return a "
-                    "list"
-                )
-            self._is_async = self._yields = True
-        self._predict = predict
-        if inspect.iscoroutinefunction(handler.setup):
-            await handler.setup()
-        else:  # as `def predict`, it may block and use `call_sync`
-            await self._loop.run_in_executor(self._threads, handler.setup)
+        self._code = code = Code(settings, self.calls, self._threads)
+        await code.set_up()
 
-    async def _run(self, run: Run) -> None:
-        first, *_ = run.requests
-        CURRENT.set(first)
-        requests: list[Request] = list(run.requests.values())
-        argument = requests if self._is_batch else requests[0]
+    async def _run(self, run: Run, code: Code) -> None:
+        numbers = [*run.requests]
         try:
-            if self._is_async:
-                answers = self._answers(await self._predict(argument), requests)
+            if code.yields:
+                answers = [await self._stream(numbers[0], run, code)]
             else:
-                context = copy_context()
-                answers = await self._loop.run_in_executor(
-                    self._threads, context.run, self._answers_in_thread, argument, requests
-                )
-        except BaseException as error:  # of users' code: ends their request alone
-            answers = [(meta_of(error), b"")] * len(requests)
-        self._send_answers(run, answers)
+                answers = await code.answers([*run.requests.items()], run.cancelled)
+        except BaseException as error:  # cancelled, or a bug: an answer goes out all the same
+            answers = [failure_of(error)] * len(numbers)
+        for number, answer in zip(numbers, answers, strict=True):
+            del self._runs[number]
+            self._answer(number, ABANDONED if number in run.cancelled else answer)
 
-    async def _run_stream(self, run: Run) -> None:
-        ((number, request),) = run.requests.items()
+    async def _stream(self, number: int, run: Run, code: Code) -> Answer:
         CURRENT.set(number)
+        request = run.requests[number]
         flow = self._flows[number] = Flow(lambda item: self.send(ITEM, number, {}, item))
         try:
-            values = self._predict(request)
-            if inspect.isgenerator(values):
-                values = in_thread(values, self._threads)
-            async with aclosing(values):
-                if run.streams:
-                    answer: Answer = {"status": 200, "media_type": ""}, b""
-                    async for value in values:
-                        await flow.put(value)
-                else:
-                    answer = _answer([value async for value in values], request)
+            async with aclosing(code.values(request)) as values:
+                if not run.streams:
+                    return answer_of([value async for value in values], request)
+                async for value in values:
+                    await flow.put(value)
         except BaseException as error:  # of users' code: ends their request alone
-            answer = meta_of(error), b""
+            return failure_of(error)
         finally:
             del self._flows[number]
-        self._send_answers(run, [answer])
-
-    def _send_answers(self, run: Run, answers: list[Answer]) -> None:
-        for (number, _), (meta, body) in zip(run.requests.items(), answers, strict=True):
-            del self._runs[number]
-            is_read = number not in run.cancelled
-            self.send(ANSWER, number, meta if is_read else {"code": "abandoned"}, body * is_read)
-
-    def _answers_in_thread(self, argument: Any, requests: list[Request]) -> list[Answer]:
-        try:
-            return self._answers(self._predict(argument), requests)
-        except BaseException as error:  # a future takes no StopIteration
-            return [(meta_of(error), b"")] * len(requests)
-
-    def _answers(self, returned: Any, requests: list[Request]) -> list[Answer]:
-        if not self._is_batch:
-            return [_answer(returned, requests[0])]
-        if not isinstance(returned, list | tuple) or len(returned) != len(requests):
-            size = f" of {len(returned)}" if isinstance(returned, list | tuple) else ""
-            raise TypeError(
-                f"predict_batch returns a list with one answer for each request: got a "
-                f"{type(returned).__name__}{size} for {len(requests)} requests"
-            )
-        return [*map(_answer, returned, requests)]
-
-
-Answer = tuple[dict[str, Any], bytes]  # meta and body
-
-
-def _answer(value: Any, request: Request) -> Answer:
-    """What `predict` returned, or an exception of `predict_batch`, as an answer."""
-    try:
-        if isinstance(value, BaseException):
-            return meta_of(value), b""
-        status, encoded = encode_answer(value, request.accept)
-        if len(encoded.body) > FROM_HANDLER_BYTES:
-            raise ValueError(
-                f"the answer has {len(encoded.body)} bytes, the limit is {FROM_HANDLER_BYTES}"
-            )
-    except BaseException as error:  # of users' code: ends their request alone
-        return meta_of(error), b""
-    return {"status": status, "media_type": encoded.media_type}, encoded.body
-
-
-def _not_ready(argument: Any) -> Any:
-    raise RuntimeError("bug: a request came before the handler was ready")
-
-
-def _handler_of(settings: Settings) -> Handler:
-    """Import the module of a handler, and make its object."""
-    sys.path.insert(0, settings.folder)
-    module_name, _, name = settings.entry.partition(":")
-    module = importlib.import_module(module_name)
-    kind = getattr(module, name, None)
-    if not (isinstance(kind, type) and issubclass(kind, Handler)):
-        raise HandlerInvalid(f"{module_name} has no class {name} that is a torchlane.Handler")
-    return kind()
+        return END_OF_STREAM
 
 
 async def _serve(settings: Settings) -> int:
@@ -315,10 +238,12 @@ async def _serve(settings: Settings) -> int:
     try:
         await process.prepare(settings)
     except BaseException as error:  # of users' code
-        place = where(error)
-        process.send(READY, 0, {"error": reason_of(error) + (f" ({place})" if place else "")}, b"")
+        process.send(READY, 0, {"error": reason_of(error)}, b"")
         raise
-    process.send(READY, 0, process.about, b"")
+    about = process.about
+    if len(META.encode(about)) > MAX_META_BYTES:
+        del about["schema"]
+    process.send(READY, 0, about, b"")
     await process.stopped
     return 0
 

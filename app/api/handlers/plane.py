@@ -16,6 +16,7 @@ from app.engine.submission import Submission
 from app.errors import DeadlineExceeded, InvalidInput, ModelNotFound, RetryLater, TorchlaneError
 from app.handlers.contract import CallReply, HandlerRequest, ModelCall
 from models.handlers import MAX_DEPTH
+from torchlane.handlers.encoding import ENVELOPE
 
 LOG = structlog.get_logger(__name__)
 LATE = "the deadline of the handler's request has passed"
@@ -40,7 +41,7 @@ class ServedModels:
         inner: Call | None = None
         try:
             inner = self._opened(request, call)
-            submission = self._begun(inner, call.body, request)
+            submission = self._begun(inner, _body(inner, call), request)
         except Exception as error:
             if inner is not None:
                 inner.sent()
@@ -143,6 +144,13 @@ class _Waiting:
         if not self._is_left:
             self._is_left = True
             self._reply(_failure(answer) if isinstance(answer, Exception) else _reply(answer))
+
+
+def _body(inner: Call, call: ModelCall) -> bytes:
+    """The body of a call: a handler gets the value alone that a model gets as its input."""
+    if call.is_enveloped and isinstance(inner, HandlerCall):
+        return call.body[len(ENVELOPE) : -1]
+    return call.body
 
 
 def _reply(answer: RawAnswer) -> CallReply:

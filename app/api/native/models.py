@@ -166,6 +166,8 @@ def _info(service: Service, name: str, loaded: Loaded | None) -> schemas.ModelIn
             description=handler.description,
             media_types=list(handler.media_types),
             calls=[str(each) for each in handler.models],
+            request_schema=handler.request_schema,
+            streams=handler.streams,
         )
     manifest = loaded.manifest
     return schemas.ModelInfo(

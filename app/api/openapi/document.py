@@ -13,6 +13,7 @@ from fastapi.openapi.utils import get_openapi
 from app.api.access import SECURITY, SECURITY_SCHEMES
 from app.api.dialect import Docs
 from app.api.openapi.errors import ACCESS_HEADERS, DESCRIPTIONS, error_of
+from app.api.openapi.handlers import BATCH_PATH, PATH, add_handlers
 from app.api.openapi.headers import REQUEST_ID
 from app.api.service import Service
 from app.errors import TorchlaneError
@@ -34,7 +35,8 @@ def install_openapi(app: FastAPI, service: Service) -> None:
         except TorchlaneError:
             model = None  # nothing is loaded yet: the document is correct but less exact
         guard = service.guard
-        now = (model, guard.asks_for_keys, guard.enabled)
+        handlers = service.loaded.current_handlers()
+        now = (model, handlers, guard.asks_for_keys, guard.enabled)
         if now != made_for:  # building blocks the event loop for 20 ms
             made_for, made = now, _made(app, model, service)
         return made
@@ -48,6 +50,7 @@ def _made(app: FastAPI, model: LoadedModel | None, service: Service) -> Docs:
     )
     for dialect, _ in service.dialects.served:
         made["components"]["schemas"].update(dialect.docs.schemas)
+    add_handlers(made, service.loaded.current_handlers())
     _show_access(made, service)
     for _, operation in _operations(made):
         for response in operation["responses"].values():
@@ -81,6 +84,11 @@ def _show_access(made: Docs, service: Service) -> None:
     dialects = service.dialects
     asked = _tags(service) if service.guard.asks_for_keys else set()
     predictions = {endpoint.route for _, many in dialects.served for endpoint in many}
+    predictions |= {
+        path.replace("{name}", each.id.name)
+        for path in (PATH, BATCH_PATH)
+        for each in service.loaded.current_handlers()
+    }
     for path, operation in _operations(made):
         closed = operation["operationId"] in METRICS and not service.limits.open_metrics
         if asked & set(operation.get("tags", ())) or closed:

@@ -265,6 +265,10 @@ class ModelInfo(ModelSummary):
         None, description="of the first output; null: predictions have `outputs` instead"
     )
     calls: list[str] = Field([], description="the models that a handler calls")
+    request_schema: dict[str, JsonValue] | None = Field(
+        None, description="JSON schema of the bodies that a handler takes; null: any"
+    )
+    streams: bool = Field(False, description="whether a handler yields its answer")
     example: JsonValue = Field(None, description="one item in JSON; null: too large to show")
 
 

@@ -416,11 +416,11 @@ async def test_code_that_some_callers_left_has_a_moment_to_return(tmp_path: Path
     """
     top = """
     from torchlane.handlers import process
-    send = process.Process.send
-    def only_one(self, kind, number, meta, body):
-        if kind != process.ANSWER or number != 1:
-            send(self, kind, number, meta, body)
-    process.Process.send = only_one
+    answer = process.Process._answer
+    def only_others(self, number, content):
+        if number != 1:
+            answer(self, number, content)
+    process.Process._answer = only_others
     """
     async with serving(tmp_path, batch, top=top, max_batch_size=2, concurrency=1) as served:
         first, second = served.submit(b"1"), served.submit(b"2")
@@ -432,12 +432,9 @@ async def test_code_that_some_callers_left_has_a_moment_to_return(tmp_path: Path
 
 async def test_answer_with_a_status_that_has_no_body_ends_the_process(tmp_path: Path) -> None:
     top = """
-    from torchlane.handlers import process
-    process.encode_answer = lambda value, accept: (304, process.Encoded("text/plain", b"x"))
+    from torchlane.handlers import answers, encoding
+    answers.encode_answer = lambda value, accept: (304, encoding.Encoded("text/plain", b"x"))
     """
-    top = top.replace("process.Encoded", "encoding.Encoded").replace(
-        "import process", "import encoding, process"
-    )
     async with serving(tmp_path, DOES, top=top) as served:
         with pytest.raises(errors.HandlerDied, match="the status 304, which has no body"):
             await settled(served.submit(code("")))

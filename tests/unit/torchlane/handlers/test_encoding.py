@@ -88,7 +88,10 @@ def test_other_answers() -> None:
     status, encoded = encode_answer(PICTURE, "")
     assert (status, encoded.media_type) == (200, "image/png")
     assert Image.open(io.BytesIO(encoded.body)).size == (3, 2)
-    assert encode_answer(Response("<p>", "text/html", 201), "") == (201, ("text/html", b"<p>"))
+    assert encode_answer(Response("<p>", "text/html", 201), "") == (
+        201,
+        Encoded("text/html", b"<p>"),
+    )
     _, encoded = encode_answer(ARRAY, "application/x-npy")
     assert np.array_equal(np.load(io.BytesIO(encoded.body)), ARRAY)
 
@@ -130,12 +133,12 @@ def test_response_that_cannot_be_sent(arguments: tuple[Any, ...], reason: str) -
 
 
 def test_arguments_of_calls() -> None:
-    assert encode_item([1, 2]) == ("application/json", b'{"input":[1,2]}')
-    assert encode_item("text") == ("application/json", b'{"input":"text"}')
-    assert encode_item(b"\x89PNG") == ("", b"\x89PNG")
-    assert encode_item(Request(b"1", {"media_type": "a/b"})) == ("a/b", b"1")
+    assert encode_item([1, 2]) == ("application/json", b'{"input":[1,2]}', True)
+    assert encode_item("text") == ("application/json", b'{"input":"text"}', True)
+    assert encode_item(b"\x89PNG") == Encoded("", b"\x89PNG")
+    assert encode_item(Request(b"1", {"media_type": "a/b"})) == Encoded("a/b", b"1")
     assert np.array_equal(np.load(io.BytesIO(encode_item(ARRAY).body)), ARRAY)
-    media_type, body = encode_item({"a": ARRAY, "file": ARRAY})
+    media_type, body, _ = encode_item({"a": ARRAY, "file": ARRAY})
     assert media_type == "application/x-npz"
     assert dict(np.load(io.BytesIO(body))).keys() == {"a", "file"}
 
@@ -144,15 +147,15 @@ def test_picture_that_is_untouched_is_sent_as_it_came() -> None:
     file = io.BytesIO()
     PICTURE.save(file, "JPEG")
     picture = Request(file.getvalue(), {}).image()
-    assert encode_item(picture) == ("", file.getvalue())
+    assert encode_item(picture) == Encoded("", file.getvalue())
     picture.putpixel((0, 0), (0, 0, 255))
-    media_type, body = encode_item(picture)
+    media_type, body, _ = encode_item(picture)
     assert media_type == "image/png"
     assert Image.open(io.BytesIO(body)).getpixel((0, 0)) == (0, 0, 255)
 
 
 def test_items_of_a_batch() -> None:
-    assert encode_items([1, [2]]) == ("application/json", b'{"inputs":[1,[2]]}')
+    assert encode_items([1, [2]]) == Encoded("application/json", b'{"inputs":[1,[2]]}')
     stacked = encode_items([ARRAY, ARRAY])
     assert np.load(io.BytesIO(stacked.body)).shape == (2, 1, 2)
     ragged = encode_items([ARRAY, ARRAY[0]])
@@ -196,3 +199,14 @@ def test_replies_to_a_batch() -> None:
     with pytest.raises(CallFailed, match="item 1: no") as failure:
         decode_replies("m", Encoded("application/json", failed), 2)
     assert failure.value.code == "backend_failed"
+
+
+def test_items_of_another_handlers_batch() -> None:
+    answer = {"predictions": [1, {"media_type": "a/b", "base64": "aGk="}]}
+    one, other = decode_replies("m", Encoded("application/json", json.dumps(answer).encode()), 2)
+    assert one == 1
+    assert (other.media_type, other.body) == ("a/b", b"hi")
+    answer["predictions"][1] = {"error": "no", "code": "handler_failed"}
+    with pytest.raises(CallFailed, match="item 1: no") as caught:
+        decode_replies("m", Encoded("application/json", json.dumps(answer).encode()), 2)
+    assert caught.value.code == "handler_failed"
