@@ -147,7 +147,7 @@ def test_every_defended_attack_cites_a_test() -> None:
 
 def test_every_file_in_the_architecture_exists() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
-    folders = (*PROGRAMS, "deploy", "tests")
+    folders = (*PROGRAMS, "torchlane", "deploy", "tests")
     files = [
         f"/{path.relative_to(ROOT)}" for name in folders for path in (ROOT / name).rglob("*.py")
     ]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.artifacts import write_artifact
 from tests.e2e.server import PLAIN, Server, running
@@ -65,9 +67,10 @@ def test_each_worker_has_processes_of_its_own(tmp_path: Path) -> None:
         """Whether both workers have a process; each connection goes to one of them."""
         own.clear()
         for _ in range(8):
-            answer = httpx.post(f"{server.url}/predict", json=1, verify=PLAIN)
-            if answer.status_code == 200:
-                own[answer.json()["worker"]] = answer.json()["own"]
+            with contextlib.suppress(httpx.TransportError):  # of the worker that is killed
+                answer = httpx.post(f"{server.url}/predict", json=1, verify=PLAIN)
+                if answer.status_code == 200:
+                    own[answer.json()["worker"]] = answer.json()["own"]
         return len(own) == 2
 
     with two_workers(models, tmp_path / "log", handlers="on") as server:
@@ -81,3 +84,63 @@ def test_each_worker_has_processes_of_its_own(tmp_path: Path) -> None:
         server.signal()
         assert server.exit_code() == 0
         until(lambda: not any(map(alive, own.values())), "a process outlives its server")
+
+
+STREAM = """
+import asyncio
+import torchlane
+
+class Stream(torchlane.Handler):
+    async def predict(self, request):
+        for number in range(request.json()):
+            yield number
+            await asyncio.sleep(0.1)
+"""
+
+
+def test_a_stop_lets_streams_end(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    write_handler(models, "stream", 1, STREAM, [asks(1, [0])], entry="stream:Stream", streams=True)
+
+    async def scene(server: Server) -> None:
+        async with (
+            httpx.AsyncClient(base_url=server.url, timeout=30, verify=PLAIN) as client,
+            client.stream("POST", "/predict", json=10) as answer,
+        ):
+            lines = answer.aiter_lines()
+            assert await anext(lines) == "data: 0"
+            server.signal()
+            rest = [line async for line in lines if line]
+            assert rest == [f"data: {number}" for number in range(1, 10)]
+
+    with running(models, tmp_path / "log", handlers="on") as server:
+        asyncio.run(scene(server))
+        assert server.exit_code() == 0
+
+
+def test_a_stop_ends_streams_that_outlast_it(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    write_handler(models, "stream", 1, STREAM, [asks(1, [0])], entry="stream:Stream", streams=True)
+
+    async def scene(server: Server) -> None:
+        async with (
+            httpx.AsyncClient(base_url=server.url, timeout=30, verify=PLAIN) as client,
+            client.stream("POST", "/predict", json=10_000) as answer,
+        ):
+            lines = answer.aiter_lines()
+            assert await anext(lines) == "data: 0"
+            server.signal()
+            told: list[str] = []
+
+            async def read() -> None:
+                async for line in lines:
+                    told.append(line)
+
+            with pytest.raises(httpx.RemoteProtocolError):
+                await read()
+            assert "event: error" in told
+            assert '"code":"shutting_down"' in told[-2] + told[-1]
+
+    with running(models, tmp_path / "log", handlers="on", drain_s="1") as server:
+        asyncio.run(scene(server))
+        assert server.exit_code() == 0
