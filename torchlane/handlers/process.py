@@ -53,7 +53,7 @@ class Run:
     Attributes:
         requests: by number.
         cancelled: numbers of requests that need no answer.
-        task: that runs them.
+        task: that runs them; None before it has begun.
     """
 
     __slots__ = ("cancelled", "requests", "task")
@@ -140,7 +140,7 @@ class Process(asyncio.Protocol):
         self._next = Run()
         for number in run.requests:
             self._runs[number] = run
-        run.task = self._loop.create_task(self._run(run))
+        self._loop.create_task(self._run(run))  # kept by `run` once it has begun
 
     def _cancel(self, number: int) -> None:
         run = self._runs.get(number)
@@ -192,10 +192,13 @@ class Process(asyncio.Protocol):
 
     async def _run(self, run: Run) -> None:
         first, *_ = run.requests
+        run.task = asyncio.current_task()
         CURRENT.set(first)
         requests: list[Request] = list(run.requests.values())
         argument = requests if self._is_batch else requests[0]
         try:
+            if not self._is_open(first):  # a task that is cancelled before it begins never runs
+                raise asyncio.CancelledError
             if self._is_async:
                 answers = self._answers(await self._predict(argument), requests)
             else:
