@@ -57,7 +57,7 @@ class Run:
         requests: by number.
         cancelled: numbers of requests that need no answer.
         streams: whether the caller takes items as they come.
-        task: that runs them.
+        task: that runs them; None before it has begun.
     """
 
     __slots__ = ("cancelled", "requests", "streams", "task")
@@ -155,7 +155,7 @@ class Process(asyncio.Protocol):
         run.streams = frame.meta.get("stream") is True
         if self._code is None:
             raise MalformedFrame("a request before the handler was ready")
-        run.task = self._loop.create_task(self._run(run, self._code))
+        self._loop.create_task(self._run(run, self._code))  # kept by `run` once it has begun
 
     def _cancel(self, number: int) -> None:
         run = self._runs.get(number)
@@ -200,8 +200,11 @@ class Process(asyncio.Protocol):
         await code.set_up()
 
     async def _run(self, run: Run, code: Code) -> None:
+        run.task = asyncio.current_task()
         numbers = [*run.requests]
         try:
+            if not self._is_open(numbers[0]):  # a task cancelled before it begins would never run
+                raise asyncio.CancelledError
             if code.yields:
                 answers = [await self._stream(numbers[0], run, code)]
             else:
