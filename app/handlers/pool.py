@@ -100,11 +100,14 @@ class ProcessPool:
         jobs = [Job(each, self, now) for each in requests]
         for job in jobs:
             self._queue[job] = None
-            job.timer = self._loop.call_later(job.request.deadline - now, partial(self._late, job))
         if self._spec.max_batch_size == 1:
             self._dispatch()
         else:  # a batch is formed at the end of this turn, when more requests may have come
             self._wake()
+        for job in jobs:
+            if job.timer is None and not job.is_settled:
+                left_s = job.request.deadline - now
+                job.timer = self._loop.call_later(left_s, partial(self._late, job))
         return [*jobs]
 
     def works(self) -> bool:
