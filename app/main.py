@@ -390,6 +390,8 @@ def _watch(metrics: Metrics, replicas: Sequence[Replica], lifecycle: Lifecycle) 
         for model in lifecycle.loaded.models():
             selection = model.selection
             yield ServedModel(model.id, selection.variant or "plan", selection.precision)
+        for handler in lifecycle.loaded.handlers():
+            yield ServedModel(handler.id, "handler", "none")
 
     metrics.watch(lambda: lifecycle.readiness().ready, served)
     metrics.models_unready.set_function(lambda: len(lifecycle.problems()))

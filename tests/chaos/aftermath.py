@@ -1,17 +1,25 @@
-"""What is left behind: threads, tasks, files and memory of the process, and its log."""
+"""What is left: threads, tasks, files and memory of a process, its handlers, and its log."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
+import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
+from tests.chaos.plan import ChaosPlan
+from tests.chaos.relayed import JOURNAL, SCRATCH, Acts
+from tests.chaos.truth import HANDLER
 from tests.e2e.server import Server
 
 POOL_THREADS = min(32, (os.cpu_count() or 1) + 4)  # of asyncio, which looks at files in them
+SETTLE_S = 10.0  # until processes have gone that were killed
 GROWTH_LIMIT_BYTES = 64 * 1024 * 1024  # allocator slack
 BUGS = frozenset(
     {
@@ -41,7 +49,8 @@ class Holdings:
         """What a server of one process holds now."""
         process = psutil.Process(server.process.pid)
         tasks = int(server.metric("torchlane_event_loop_tasks"))
-        return cls(process.num_threads(), tasks, process.num_fds(), process.memory_info().rss)
+        files = int(server.metric("process_open_fds"))  # with handlers, only it may look itself
+        return cls(process.num_threads(), tasks, files, process.memory_info().rss)
 
     def grown(self, before: Holdings, cache_bytes: int, hung: int, kept: int = 0) -> list[str]:
         """What it holds more than it did, but for what hangs and connections that are kept."""
@@ -76,3 +85,44 @@ def ended(server: Server, limit_s: float) -> list[str]:
     problems += [f"the log says {told[bug]} times {bug}" for bug in sorted(BUGS) if told[bug]]
     loose = [line for line in server.log.splitlines() if line and not line.startswith("{")]
     return problems + ([f"the log has loose lines: {loose[:3]}"] if loose else [])
+
+
+def remains(folder: Path, plan: ChaosPlan) -> list[str]:
+    """What servers have left of their handlers; ends what is left of processes.
+
+    What a handler forked is in no process's care once its server was killed, nor is the scratch
+    folder of a server before the next one starts.
+
+    Args:
+        folder: of the round.
+        plan: of the round.
+    """
+    problems = []
+    acts = Acts(folder / JOURNAL)
+    orphans = acts.children if plan.kills else set[int]()
+    if left := _until_none(lambda: [*filter(_is_ours, acts.pids | acts.children - orphans)]):
+        problems.append(f"processes of the handler are left: {left}")
+    for pid in filter(_is_ours, acts.pids | acts.children):
+        os.kill(pid, signal.SIGKILL)
+    folders = [each.name for each in (folder / SCRATCH).glob("torchlane-handler-*")]
+    if len(folders) > plan.kills_server:
+        problems.append(f"folders of the handler are left: {folders}")
+    return problems
+
+
+def _until_none(look: Callable[[], Sequence[int]]) -> Sequence[int]:
+    until = time.monotonic() + SETTLE_S
+    while (left := look()) and time.monotonic() < until:
+        time.sleep(0.1)
+    return left
+
+
+def _is_ours(pid: int) -> bool:
+    """Whether this process runs the handler; its number may have got to another one."""
+    try:
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE and any(
+            each.startswith(f"{HANDLER}/") for each in process.cmdline()
+        )
+    except psutil.NoSuchProcess:
+        return False

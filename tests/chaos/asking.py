@@ -42,6 +42,9 @@ MARKS = {
     Mark.HANGS: 0.01,  # most of them do not: twice a server is enough
 }
 STRIKES = frozenset({Mark.FELLS, Mark.BREAKS, Mark.HANGS})
+# From an item that ends a process of the handler to the next one: the more follow soon, the longer
+# the process waits before it is started again.
+STEADY_S = (0.3, 1.0, 3.0, 12.0)
 IN_TIME = frozenset({"overloaded", "deadline_exceeded"})  # for who does not leave enough of it
 # Items that are none, as JSON.
 NO_ITEMS = ('"three"', "[1, 2]", "[1, [2], 3]", "null", "[1, 2, 1e39]", "{}", "[[1], [2, 3]]")
@@ -56,6 +59,7 @@ class Numbers:
         self._fashion = Item(next(self._fresh), Mark.SLOW)
         self._asked = 0
         self.strikes = True  # whether items may be marked as such that strike replicas
+        self._steady_until = 0.0  # before that, no item may end a handler's process
 
     def fresh(self) -> int:
         """One that nobody has had."""
@@ -71,6 +75,13 @@ class Numbers:
             self._fashion, self._asked = Item(self.fresh(), mark), 0
         self._asked += 1
         return self._fashion
+
+    def may_end(self, now: float) -> bool:
+        """Whether an item may end a process of the handler now; then none may for a while."""
+        if now < self._steady_until:
+            return False
+        self._steady_until = now + self._rng.choice(STEADY_S)
+        return True
 
 
 class Asker:

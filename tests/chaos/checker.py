@@ -21,8 +21,11 @@ from tests.chaos.answers import (
     json_places,
 )
 from tests.chaos.connection import ChaosAnswer
+from tests.chaos.judging import HandlerJudge
+from tests.chaos.relayed import MODELS as RELAYED
+from tests.chaos.relayed import Acts
 from tests.chaos.request import MEDIA_TYPES, V2, Request
-from tests.chaos.truth import Item
+from tests.chaos.truth import HANDLER, Item
 from tests.chaos.verdict import OFFENCES, Misjudged, Verdict
 from tests.chaos.versions import Versions
 
@@ -39,10 +42,16 @@ STATUSES = {
     "backend_failed": 500,
     "non_finite_output": 500,
     "request_late": 408,  # by the balancer
+    "model_not_ready": 503,
+    "handler_failed": 500,
+    "handler_died": 500,
+    "handler_memory": 500,
+    "handler_timeout": 504,
 }
 V2_CODES = {
-    **{status: code for code, status in STATUSES.items() if status in (404, 413, 415, 504)},
+    **{status: code for code, status in STATUSES.items() if status in (413, 415)},
     404: "model_not_found",
+    504: "deadline_exceeded",
     400: "invalid_input",
 }
 MOST_OFFENCES = 20  # that are told in full
@@ -116,6 +125,7 @@ class Checker:
         self._versions = versions
         self._answered: set[str] = set()
         self._late: list[tuple[Request, ChaosAnswer]] = []
+        self.handler = HandlerJudge(versions)
 
     @property
     def offended(self) -> int:
@@ -139,12 +149,15 @@ class Checker:
         self.counts[verdict] += 1
         return verdict
 
-    def settle_late(self, hung: Mapping[str, AbstractSet[int]]) -> None:
+    def settle_late(self, hung: Mapping[str, AbstractSet[int]], acts: Acts) -> None:
         """Who had time enough and was told that it is over must have waited for what hung.
 
         Args:
             hung: model -> numbers of the items of forwards that did not come back.
+            acts: of the handler, which explain what befell others in its processes.
         """
+        for request, why, got in self.handler.settle(acts, hung):
+            self.offend(Verdict.UNEXPECTED, why, request, got.told())
         for request, got in self._late:
             numbers = {item.number for item in request.items}
             if numbers.isdisjoint(hung.get(request.model, frozenset())):
@@ -189,7 +202,11 @@ class Checker:
 
     def _unknown(self, request: Request) -> None:
         self.told.unknown_requests += 1
-        self.told.unknown_items[request.model] += len(request.items)
+        self._unknown_items(request)
+
+    def _unknown_items(self, request: Request) -> None:
+        for model in (HANDLER, *RELAYED) if request.model == HANDLER else (request.model,):
+            self.told.unknown_items[model] += len(request.items)
 
     def _whose(self, request: Request, got: ChaosAnswer) -> None:
         named = got.headers.get("x-request-id")
@@ -203,7 +220,9 @@ class Checker:
 
     def _right(self, request: Request, got: ChaosAnswer, sent_at: float) -> Verdict:
         if got.status != 200:
-            return self._rightly_refused(request, got)
+            return self._rightly_refused(request, got, sent_at)
+        if request.model == HANDLER:
+            return self._relayed(request, got, sent_at)
         if not request.predicts:
             raise Misjudged(Verdict.UNEXPECTED, "200, and it cannot be predicted")
         media_type = got.headers.get("content-type", "")
@@ -219,6 +238,15 @@ class Checker:
         outcomes = self._check_predictions(request, places, said, sent_at)
         for outcome, number in outcomes.items():
             self.told.items[request.model, outcome] += number
+        self.told.requests[200, "ok"] += 1
+        return Verdict.RIGHT
+
+    def _relayed(self, request: Request, got: ChaosAnswer, sent_at: float) -> Verdict:
+        places = self.handler.places(request, got)
+        outcomes = self.handler.check(request, places, got, sent_at, self._allowed(request))
+        self.told.items += outcomes
+        for model in RELAYED:
+            self.told.unknown_items[model] += len(places) - outcomes[model, "ok"]
         self.told.requests[200, "ok"] += 1
         return Verdict.RIGHT
 
@@ -247,34 +275,40 @@ class Checker:
                 raise Misjudged(Verdict.WRONG, why_not)
         return outcomes
 
-    def _rightly_refused(self, request: Request, got: ChaosAnswer) -> Verdict:
+    def _rightly_refused(self, request: Request, got: ChaosAnswer, sent_at: float) -> Verdict:
         failing = [each for each in request.items if each.code]
         code, body = _error(request, got, failing)
         self.told.requests[got.status, code] += 1
         deserved = request.predicts and (
             bool(failing) if request.form != "json" else len(failing) == len(request.items) > 0
         )
-        if deserved and code == failing[0].code:
+        if deserved and code == failing[0].code and request.model != HANDLER:
             for item in request.items:
                 self.told.items[request.model, item.code or "ok"] += 1
                 self._failed(request.model, item.code, item)
             return Verdict.RIGHT
-        allowed = request.refusals | ({"shutting_down"} if self.stopping else frozenset())
-        if self.one_stops and "overloaded" in request.refusals:
-            allowed = allowed | {"shutting_down"}  # of those that were tried, that one was the last
-        if code == "model_not_found" and request.version is not None:
-            gone = self._versions.is_gone(request.model, request.version)
-            allowed = allowed | ({code} if gone else frozenset())
-        if code == "deadline_exceeded" and code not in allowed and request.items:
+        allowed = self._allowed(request)
+        if request.model == HANDLER:
+            self.handler.refused(request, request.items[0], code, got, sent_at, allowed)
+        elif code == "deadline_exceeded" and code not in allowed and request.items:
             self._late.append((request, got))
         elif code not in allowed:
             raise Misjudged(Verdict.UNEXPECTED, f"{got.status} {code}: {body.get('error')}")
         check_refusal(request, got, code, body)
-        if code == "deadline_exceeded":  # accepted or not: the items may be counted, or not
-            self.told.unknown_items[request.model] += len(request.items)
-        if code == "shutting_down":
-            self.told.unknown_items[request.model] += len(request.items)
+        # Accepted or not: the items may be counted, or not. What a handler's were is not known.
+        if code in ("deadline_exceeded", "shutting_down") or request.model == HANDLER:
+            self._unknown_items(request)
         return Verdict.RIGHT if not request.predicts else Verdict.REFUSED
+
+    def _allowed(self, request: Request) -> AbstractSet[str]:
+        """Codes that a request may get, whatever its items are."""
+        allowed = request.refusals | ({"shutting_down"} if self.stopping else frozenset())
+        if self.one_stops and "overloaded" in request.refusals:
+            allowed = allowed | {"shutting_down"}  # of those that were tried, that one was the last
+        gone = request.version is not None and self._versions.is_gone(
+            request.model, request.version
+        )
+        return allowed | ({"model_not_found"} if gone else frozenset())
 
     def _failed(self, model: str, code: str | None, item: Item) -> None:
         if code == "backend_failed":

@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
-from tests.chaos.asking_much import MuchAsker
+from tests.chaos.asking_handler import HandlerAsker
 from tests.chaos.by_grpc import GrpcConversation
 from tests.chaos.checker import Checker
 from tests.chaos.connection import ChaosConnection, Cut, Unanswered
@@ -19,6 +19,7 @@ STALL_MS = 150
 CLOSES_S = 2.0  # within which a server has ended a connection that it said it would end
 AHEAD_PAUSE_S = 3.0  # at most, between two floods of a client
 DEAF_S = (0.0, 0.1, 0.5, 1.5)  # for which a client does not read
+STAYS_S = (0.0, 0.05, 0.3)  # of a client that leaves the handler
 SIPS = 20  # of a client that reads slowly: longer, and the excuse of a kill would be over
 GARBAGE = b"HELO chaos\r\n\r\n"
 
@@ -40,7 +41,7 @@ class Client:
     def __init__(
         self,
         port: int,
-        asker: MuchAsker,
+        asker: HandlerAsker,
         checker: Checker,
         rng: random.Random,
         interruptions: Interruptions,
@@ -58,6 +59,7 @@ class Client:
             self._batch: 14,
             self._bad: 8,
             self._by_grpc: 10,
+            self._relayed: 10,
             self._hurried: 4,
             self._pipelined: 3,
             self._in_pieces: 3,
@@ -71,6 +73,7 @@ class Client:
             self._leaves_in_head: 1,
             self._leaves_in_body: 2,
             self._leaves_waiting: 4,
+            self._leaves_relayed: 2,
             self._leaves_unread: 2,
             self._large_by_grpc: 1,
             self._reads_late: 1,
@@ -113,6 +116,9 @@ class Client:
 
     async def _batch(self) -> None:
         await self._in_order(self._ask.batch())
+
+    async def _relayed(self) -> None:
+        await self._in_order(self._ask.relayed())
 
     async def _bad(self) -> None:
         await self._in_order(self._ask.bad())
@@ -294,6 +300,12 @@ class Client:
         request = self._rng.choice((self._ask.slow, self._ask.popular, self._ask.batch))()
         connection = await self._talk.new()
         connection.send(request.bytes)
+        await self._talk.leave(connection, request)
+
+    async def _leaves_relayed(self) -> None:
+        request, connection = self._ask.relayed(), await self._talk.new()
+        connection.send(request.bytes)
+        await asyncio.sleep(self._rng.choice(STAYS_S))
         await self._talk.leave(connection, request)
 
     async def _leaves_unread(self) -> None:

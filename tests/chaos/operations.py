@@ -12,13 +12,14 @@ import psutil
 
 from tests.chaos.connection import Cut
 from tests.chaos.conversation import Interruptions
-from tests.chaos.publishing import Damage, publish
-from tests.chaos.scrape import model_info, scrape
-from tests.chaos.truth import MODELS
+from tests.chaos.publishing import OF_MODELS, Damage, publish
+from tests.chaos.scrape import get, model_info, scrape
+from tests.chaos.truth import HANDLER, MODELS
 from tests.chaos.versions import Versions
 from tests.e2e.server import Server
 
 LOOK_S = 0.3
+LIVE_S = 4.0  # for GET /health/live, of a client that is as busy as the server
 NOTICED_S = 120.0  # for a version to be noticed, proved and served
 
 
@@ -32,6 +33,7 @@ class Seen:
         switches: good versions that were seen to be served.
         refused: bad versions that were seen to be reported.
         unread_bytes: of answers, at most at a time.
+        live_s: seconds that GET /health/live took, at most.
         problems: what must not be.
     """
 
@@ -40,6 +42,7 @@ class Seen:
     switches: int = 0
     refused: int = 0
     unread_bytes: float = 0.0
+    live_s: float = 0.0
     problems: list[str] = field(default_factory=list)
 
 
@@ -67,7 +70,7 @@ class Operator:
         self._root = root
         self._versions = versions
         self._rng = rng
-        self._newest = dict.fromkeys(MODELS, 1)  # good or bad
+        self._newest = dict.fromkeys((*MODELS, HANDLER), 1)  # good or bad
         self.seen = Seen()
 
     async def look(self) -> None:
@@ -75,6 +78,7 @@ class Operator:
         ready: dict[tuple[str, ...], float] = {}
         while True:
             try:
+                await self._look_whether_live()
                 found = await scrape(self._servers)
             except (Cut, ConnectionError) as error:
                 if not self._interruptions.excuse(time.monotonic()):
@@ -94,13 +98,23 @@ class Operator:
             ready = now
             await asyncio.sleep(LOOK_S)
 
+    async def _look_whether_live(self) -> None:
+        for server in self._servers:
+            began = time.monotonic()
+            live = await get(server, "/health/live")
+            took_s = time.monotonic() - began
+            self.seen.live_s = max(self.seen.live_s, took_s)
+            if live.status != 200 or took_s > LIVE_S:
+                self.seen.problems.append(f"after {took_s:.1f} s not live: {live.told()}")
+
     async def switch(self) -> None:
         """Publish one version after the other; the server must serve the good ones and no other."""
         while True:
-            model = self._rng.choice(tuple(MODELS))
+            model = self._rng.choice((*MODELS, HANDLER))
             self._newest[model] += 1
             version = self._newest[model]
-            damage = self._rng.choice(tuple(Damage)) if self._rng.random() < 0.4 else None
+            kinds = tuple(Damage) if model == HANDLER else OF_MODELS
+            damage = self._rng.choice(kinds) if self._rng.random() < 0.4 else None
             if damage is None:
                 self._versions.published(model, version)
             await asyncio.to_thread(publish, self._root, model, version, damage)

@@ -72,6 +72,7 @@ class ChaosPlan:
             "reload_s": RELOAD_S,
             "drain_s": str(DRAIN_S),
             "log_format": "json",
+            "handlers": "on",
         }
 
 
@@ -82,6 +83,7 @@ class Outcome:
     Attributes:
         problems: beside the checker's offences.
         faults: that were injected.
+        restarts: of processes of the handler, by cause.
         figures: name -> what was measured.
     """
 
@@ -89,6 +91,7 @@ class Outcome:
     checker: Checker
     problems: list[str] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
+    restarts: Counter[str] = field(default_factory=Counter)
     figures: dict[str, float] = field(default_factory=dict)
 
     @property

@@ -11,10 +11,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from models.handlers import CODE_FILE
 from models.manifest import MANIFEST_FILE
 from models.tensors import TensorSpec
 from tests.artifacts import write_artifact
-from tests.chaos.truth import BAD_VERSION, MODELS, REPEATS, WIDTH, Item, Mark, answer
+from tests.chaos.relayed import JOURNAL, write_relay
+from tests.chaos.truth import BAD_VERSION, HANDLER, MODELS, REPEATS, WIDTH, Item, Mark, answer
 
 INPUT = TensorSpec(name="x", dtype="float32", shape=(-1, WIDTH))
 _SCRIPTING = (
@@ -57,6 +59,10 @@ class Damage(enum.Enum):
     MISSING = "its file is missing"
     WRONG = "it answers its golden examples wrongly"
     MANIFEST = "its manifest is cut off"
+    IMPORT = "its code cannot be imported"
+
+
+OF_MODELS = tuple(each for each in Damage if each is not Damage.IMPORT)
 
 
 def publish(root: Path, model: str, version: int, damage: Damage | None = None) -> None:
@@ -64,19 +70,33 @@ def publish(root: Path, model: str, version: int, damage: Damage | None = None) 
 
     Args:
         root: the repository.
-        model: one of `truth.MODELS`.
+        model: one of `truth.MODELS`, or the handler.
         version: higher than what is there.
         damage: None makes a good one.
     """
     root.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=root.parent, prefix="publishing-") as draft:
+        said = version + BAD_VERSION if damage is not None else version
+        if model == HANDLER:
+            journal, imports = root.parent / JOURNAL, damage is not Damage.IMPORT
+            folder = write_relay(Path(draft), journal, version, said, imports=imports)
+        else:
+            folder = _oracle(Path(draft), model, version, said, damage)
+        if damage is not None:
+            _damage(folder, damage)
+        (root / model).mkdir(exist_ok=True)
+        folder.rename(root / model / str(version))
+
+
+def _oracle(draft: Path, model: str, version: int, said: int, damage: Damage | None) -> Path:
+    """Write a version of a model, which says that it is of another one."""
     width = WIDTH * REPEATS.get(model, 1)
     output = TensorSpec(name="y", dtype="float32", shape=(-1, width))
-    with _SCRIPTING, tempfile.TemporaryDirectory(dir=root.parent, prefix="publishing-") as draft:
-        said = version + BAD_VERSION if damage is not None else version
-        examples = [{"x": np.array(each.values(), np.float32)} for each in GOLDEN]
-        right = [{"y": np.array(answer(model, version, each), np.float32)} for each in GOLDEN]
-        folder = write_artifact(
-            Path(draft),
+    examples = [{"x": np.array(each.values(), np.float32)} for each in GOLDEN]
+    right = [{"y": np.array(answer(model, version, each), np.float32)} for each in GOLDEN]
+    with _SCRIPTING:
+        return write_artifact(
+            draft,
             model,
             version,
             Oracle(model, said),
@@ -85,14 +105,11 @@ def publish(root: Path, model: str, version: int, damage: Damage | None = None) 
             golden=examples,
             expected=right if damage in (None, Damage.WRONG) else None,
         )
-        if damage is not None:
-            _damage(folder, damage)
-        (root / model).mkdir(exist_ok=True)
-        folder.rename(root / model / str(version))
 
 
 def _damage(folder: Path, damage: Damage) -> None:
-    file, manifest = folder / "script.pt", folder / MANIFEST_FILE
+    manifest = folder / MANIFEST_FILE
+    (file,) = [each for each in map(folder.joinpath, ("script.pt", CODE_FILE)) if each.exists()]
     if damage is Damage.ALTERED:
         data = bytearray(file.read_bytes())
         data[len(data) // 2] ^= 1

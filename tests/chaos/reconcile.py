@@ -6,12 +6,13 @@ is bounds that are checked; everything else must be exact.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from tests.chaos.checker import Told
 from tests.chaos.journal import REPLICA_FAULTS, Ledger
+from tests.chaos.relayed import ENDS, Acts
 from tests.chaos.scrape import Scrape
-from tests.chaos.truth import MODELS
+from tests.chaos.truth import HANDLER, MODELS
 
 # These are no predictions, or never reach a server.
 NOT_COUNTED = frozenset({"not_found", "method_not_allowed", "request_late"})
@@ -19,6 +20,8 @@ REFUSED = "503"  # a balancer asks another server then
 UNSEEN = 2  # storms, at whose ends the operator leaves
 MANY = 8  # items: chance does not make most of so many be given up
 IMPATIENT = "flooded"  # its callers allow so little time that most of them may
+OF_HANDLER = ("handler_failed", "handler_died", "handler_memory", "handler_timeout")
+INITIAL = len(MODELS) + 1  # with the handler
 COUNTED = ("ok", "backend_failed", "non_finite_output")
 
 
@@ -52,7 +55,7 @@ def reconcile_versions(found: Scrape, switches: int, refused: int, servers: int 
         refused: bad ones that were seen to be reported.
         servers: each of which has all of them.
     """
-    loaded = found.total("torchlane_model_loads_total", result="loaded") / servers - len(MODELS)
+    loaded = found.total("torchlane_model_loads_total", result="loaded") / servers - INITIAL
     failed = found.total("torchlane_model_loads_total", result="failed") / servers
     problems = []
     if not switches <= loaded <= switches + UNSEEN:
@@ -71,6 +74,28 @@ def reconcile_after_kill(found: Scrape, told: Told, *, balanced: bool = False) -
         known = told.requests[int(status), code] + told.unknown_requests
         if value > known:
             problems.append(f"requests {status} {code}: {value:.0f} counted, {known} at most sent")
+    return problems
+
+
+def reconcile_handler(found: Scrape, told: Told, acts: Acts, replaced: int) -> list[str]:
+    """Items of the handler and the ends of its processes; the servers must be idle.
+
+    Args:
+        found: metrics of all servers.
+        told: what their clients know.
+        acts: of the handler.
+        replaced: processes of versions that were replaced, whose ends are not counted then.
+    """
+    problems = [*_outcomes(found, told, HANDLER, (*COUNTED, *OF_HANDLER))]
+    for cause in (*ENDS, "frames"):
+        ended = found.total("torchlane_handler_restarts_total", cause=cause)
+        most = len(acts.ended(cause))
+        # Whoever leaves may save a process from taking too much memory.
+        least = 0 if cause == "memory" else len(acts.ended_only(cause)) - replaced
+        if not least <= ended <= most:
+            problems.append(
+                f"{ended:.0f} processes of the handler ended ({cause}), {least} to {most} had to"
+            )
     return problems
 
 
@@ -107,9 +132,9 @@ def _requests(found: Scrape, told: Told, *, balanced: bool) -> Iterator[str]:
             )
 
 
-def _items(found: Scrape, told: Told, model: str) -> Iterator[str]:
+def _outcomes(found: Scrape, told: Told, model: str, outcomes: Sequence[str]) -> Iterator[str]:
     unknown = told.unknown_items[model]
-    for outcome in COUNTED:
+    for outcome in outcomes:
         answered = told.items[model, outcome]
         value = found.total("torchlane_items_total", model=model, outcome=outcome)
         if not answered <= value <= answered + unknown:
@@ -117,6 +142,11 @@ def _items(found: Scrape, told: Told, model: str) -> Iterator[str]:
                 f"items of {model}, {outcome}: {value:.0f} counted, {answered} answered "
                 f"and {unknown} unknown"
             )
+
+
+def _items(found: Scrape, told: Told, model: str) -> Iterator[str]:
+    yield from _outcomes(found, told, model, COUNTED)
+    unknown = told.unknown_items[model]
     ended = found.total("torchlane_items_total", model=model)
     accepted = found.total("torchlane_cache_lookups_total", model=model)
     known = sum(told.items[model, outcome] for outcome in COUNTED)

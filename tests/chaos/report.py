@@ -12,7 +12,7 @@ from tests.chaos.plan import Outcome
 from tests.chaos.verdict import OFFENCES, Verdict
 
 COLUMNS = ("round", "workers", "cache", "requests", *(each.name.lower() for each in Verdict))
-COLUMNS += ("switches", "seconds", "unread MiB", "grown MiB", "other problems")
+COLUMNS += ("switches", "seconds", "live ms", "unread MiB", "grown MiB", "other problems")
 
 
 def header(seed: int) -> str:
@@ -36,6 +36,7 @@ def table(outcomes: Sequence[tuple[int, Outcome]]) -> str:
                 *(str(counts[each]) for each in Verdict),
                 f"{figures.get('switches', 0):.0f}",
                 f"{figures.get('seconds', 0):.1f}",
+                f"{figures.get('live_ms', 0):.0f}",
                 f"{figures.get('unread_mib', 0):.1f}",
                 f"{figures['grown_mib']:.1f}" if "grown_mib" in figures else "-",
                 str(len(outcome.problems)),
@@ -50,11 +51,16 @@ def table(outcomes: Sequence[tuple[int, Outcome]]) -> str:
 
 def totals(outcomes: Sequence[tuple[int, Outcome]]) -> str:
     """What was injected, and how was asked."""
-    faults, kinds = Counter[str](), Counter[str]()
+    faults, kinds, codes, restarts = (Counter[str]() for _ in range(4))
     for _, outcome in outcomes:
         faults += outcome.faults
         kinds += outcome.checker.kinds
-    return f"injected: {_listed(faults)}\nasked: {_listed(kinds)}"
+        codes += outcome.checker.handler.codes
+        restarts += outcome.restarts
+    return (
+        f"injected: {_listed(faults)}\nasked: {_listed(kinds)}\n"
+        f"of the handler: {_listed(codes)}; restarts: {_listed(restarts)}"
+    )
 
 
 def failures(seed: int, outcomes: Sequence[tuple[int, Outcome]]) -> str:

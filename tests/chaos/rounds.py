@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from app.processes.shared_metrics import WRITE_S
-from tests.chaos.aftermath import Holdings, ended, events
+from tests.chaos.aftermath import Holdings, ended, events, remains
 from tests.chaos.asking import Numbers
-from tests.chaos.asking_much import MuchAsker
+from tests.chaos.asking_handler import HandlerAsker
 from tests.chaos.by_grpc import GrpcConversation
 from tests.chaos.checker import Checker
 from tests.chaos.clients import Client
@@ -26,9 +26,18 @@ from tests.chaos.journal import read_journal
 from tests.chaos.operations import Operator
 from tests.chaos.plan import DRAIN_S, ChaosPlan, Outcome
 from tests.chaos.publishing import publish
-from tests.chaos.reconcile import reconcile, reconcile_after_kill, reconcile_versions, sick_replicas
+from tests.chaos.reconcile import (
+    reconcile,
+    reconcile_after_kill,
+    reconcile_handler,
+    reconcile_versions,
+    sick_replicas,
+)
+from tests.chaos.relayed import EXAMPLES, PROCESSES, SCRATCH, Acts
+from tests.chaos.relayed import JOURNAL as RELAYED
+from tests.chaos.relayed import MODELS as CALLED
 from tests.chaos.scrape import Scrape, get, scrape
-from tests.chaos.truth import MODELS
+from tests.chaos.truth import HANDLER, MODELS
 from tests.chaos.versions import Versions
 from tests.e2e.balanced import cluster
 from tests.e2e.names import Names
@@ -91,18 +100,21 @@ def _serving(plan: ChaosPlan, root: Path, folder: Path) -> Iterator[_Served]:
 def run_round(plan: ChaosPlan, folder: Path) -> Outcome:
     """Run a round in an empty folder."""
     root, journal = folder / MODELS_DIR, folder / JOURNAL
-    for model in MODELS:
+    for model in (*MODELS, HANDLER):
         publish(root, model, 1)
-    versions = Versions(tuple(MODELS))
+    (folder / SCRATCH).mkdir()
+    versions = Versions((*MODELS, HANDLER))
     outcome = Outcome(plan, Checker(versions))
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("CHAOS_SEED", str(plan.seed))
         environment.setenv("CHAOS_JOURNAL", str(journal))
         environment.setenv("CHAOS_HANGS", str(int(plan.hangs)))
+        environment.setenv("TMPDIR", str(folder / SCRATCH))
         with _serving(plan, root, folder) as served:
             asyncio.run(_Round(served, versions, outcome, folder).run())
             for server in served.servers:  # less one that was killed
                 outcome.problems += ended(server, DRAIN_S + 20)
+            outcome.problems += remains(folder, plan)
     return outcome
 
 
@@ -133,6 +145,8 @@ class _Round:
         for server in self._servers:
             while not events(server.log, logger)["ready"]:  # one of two may be so earlier
                 await asyncio.sleep(0.05)
+        while self._handlers_down(await scrape(self._servers)):  # it comes after its models
+            await asyncio.sleep(0.2)
         if plan.workers > 1:  # what the others say of themselves may be as old as that
             await asyncio.sleep(1.5 * WRITE_S)
         await self._storm(warm)
@@ -187,7 +201,7 @@ class _Round:
     def _client(self) -> Client:
         name, seed = f"{self._plan.seed}-{next(self._names)}", self._rng.random()
         rng = random.Random(seed)
-        asker = MuchAsker(name, rng, self._numbers, self._versions)
+        asker = HandlerAsker(name, rng, self._numbers, self._versions)
         patience_s, again = self._interruptions.patience_s, self._plan.servers > 0
         grpc = GrpcConversation(self._served.grpc_port, patience_s, again=again)
         return Client(self._served.port, asker, self._checker, rng, self._interruptions, grpc)
@@ -229,6 +243,8 @@ class _Round:
         wanted = len(self._servers) * plan.workers * plan.replicas
         if found.total("torchlane_replica_ready") != wanted:
             problems.append(f"{found.by('torchlane_replica_ready', 'replica')} are ready")
+        if down := self._handlers_down(found):
+            problems.append(f"{down:.0f} processes of the handler are not ready")
         struck = sick_replicas(read_journal(self._journal))
         if not plan.kills and found.total("torchlane_replica_faults_total") < struck:
             problems.append("a replica that hangs was not found out")
@@ -242,6 +258,11 @@ class _Round:
             self._outcome.figures["grown_mib"] = grown_mib
         return problems
 
+    def _handlers_down(self, found: Scrape) -> float:
+        """How many processes of the handler are not ready."""
+        wanted = len(self._servers) * self._plan.workers * PROCESSES
+        return wanted - found.total("torchlane_model_replicas", model=HANDLER)
+
     def _hung(self) -> int:
         """Threads that do not come back."""
         return sum(each.faults["hangs"] for each in read_journal(self._journal).values())
@@ -249,8 +270,12 @@ class _Round:
     def _compare(self, found: Scrape) -> None:
         """What the server has counted with what clients were told and backends have done."""
         told, seen, ledgers = self._checker.told, self._operator.seen, read_journal(self._journal)
-        self._checker.settle_late({model: each.hung for model, each in ledgers.items()})
+        acts = Acts(self._journal.with_name(RELAYED))
+        self._checker.settle_late({model: each.hung for model, each in ledgers.items()}, acts)
         servers = len(self._servers)
+        versions = self._versions.newest(HANDLER)
+        for model in CALLED:
+            told.unknown_items[model] += EXAMPLES * versions * servers
         if self._plan.kills:
             self._outcome.problems += reconcile_after_kill(
                 found, told, balanced=self._plan.servers > 0
@@ -262,6 +287,8 @@ class _Round:
             self._outcome.problems += reconcile_versions(
                 found, seen.switches, seen.refused, servers
             )
+            replaced = PROCESSES * servers * (versions - 1)
+            self._outcome.problems += reconcile_handler(found, told, acts, replaced)
             struck = sick_replicas(ledgers)
             logged = sum((events(each.log) for each in self._servers), Counter[str]())
             if not struck == logged["replica_sick"] == logged["replica_recovered"]:
@@ -273,8 +300,12 @@ class _Round:
                 self._problem(f"{struck} replicas failed, the metrics have shown {seen.sick}")
         for ledger in ledgers.values():
             self._outcome.faults += ledger.faults
+        self._outcome.faults += Counter(f"handler {each.what.name.lower()}" for each in acts.acts)
+        restarts = found.by("torchlane_handler_restarts_total", "cause")
+        self._outcome.restarts += Counter({cause: int(n) for (cause,), n in restarts.items()})
         figures = self._outcome.figures
         figures |= {"looks": seen.looks, "switches": seen.switches, "refused": seen.refused}
+        figures["live_ms"] = seen.live_s * 1000
         figures["unread_mib"] = seen.unread_bytes / 2**20
 
     async def _stop(self) -> None:
@@ -293,7 +324,7 @@ class _Round:
         await storm
         for server in others:
             server.signal()
-        self._checker.settle_late({})
+        self._checker.settle_late({}, Acts(self._journal.with_name(RELAYED)))
 
     def _problem(self, problem: str) -> None:
         self._outcome.problems.append(problem)

@@ -34,6 +34,9 @@ def test_no_answer_is_lost_duplicated_wrong_or_misdelivered(
     assert outcome.checker.counts.total() >= plan.requests, told
     assert set(outcome.faults) >= ALWAYS
     assert outcome.checker.kinds["flood_ahead"] > 0
+    assert outcome.checker.handler.codes["ok"] > 0
+    assert outcome.checker.handler.codes["handler_failed"] > 0
+    assert outcome.restarts
     if plan.workers > 1:
         assert outcome.faults["worker killed"] == 1
     else:

@@ -6,12 +6,14 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.chaos.checker import Checker
 from tests.chaos.conversation import Conversation, Interruptions
 from tests.chaos.lying import Lie, Said, honest, lying
+from tests.chaos.relayed import Acts
 from tests.chaos.request import Request, body_of
 from tests.chaos.truth import Item, Mark, answer
 from tests.chaos.verdict import OFFENCES, Verdict
@@ -141,7 +143,7 @@ async def test_every_kind_of_lie_is_detected(lie: Lie, verdict: Verdict) -> None
     assert first.request  # with all that is needed to ask again
 
 
-async def test_a_timeout_is_excused_only_by_a_hang() -> None:
+async def test_a_timeout_is_excused_only_by_a_hang(tmp_path: Path) -> None:
     for hung, found in (
         ({"steady": {21}}, {}),
         ({"steady": {20}}, {Verdict.UNEXPECTED: 1}),
@@ -149,7 +151,7 @@ async def test_a_timeout_is_excused_only_by_a_hang() -> None:
     ):
         checker = await checked(only("e", status=504, code="deadline_exceeded"))
         assert offences(checker) == {}
-        checker.settle_late(hung)
+        checker.settle_late(hung, Acts(tmp_path / "none"))
         assert offences(checker) == found
         assert checker.counts.total() == len(REQUESTS)
 

@@ -13,7 +13,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import pytest
 
 from tests.chaos.asking import Numbers
-from tests.chaos.asking_much import FLOOD, LARGE, MuchAsker
+from tests.chaos.asking_handler import HandlerAsker
+from tests.chaos.asking_much import FLOOD, LARGE
 from tests.chaos.by_grpc import GrpcConversation
 from tests.chaos.checker import STATUSES, Checker
 from tests.chaos.clients import Client
@@ -27,7 +28,7 @@ ID = re.compile(rb"X-Request-Id: (\S+)\r\n")
 Order = Callable[[Sequence[bytes]], Sequence[bytes]]  # of the answers, one for each request
 
 
-class Refused(MuchAsker):
+class Refused(HandlerAsker):
     """Floods with requests for a model that is not there."""
 
     def cheap(self) -> list[tuple[Request, bytes]]:

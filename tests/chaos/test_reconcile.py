@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from tests.chaos.checker import Told
 from tests.chaos.journal import Ledger
-from tests.chaos.reconcile import reconcile, reconcile_after_kill, reconcile_versions
+from tests.chaos.reconcile import (
+    reconcile,
+    reconcile_after_kill,
+    reconcile_handler,
+    reconcile_versions,
+)
+from tests.chaos.relayed import Acts
 from tests.chaos.scrape import Scrape
 from tests.chaos.truth import MODELS
 
@@ -93,10 +102,26 @@ def test_a_reported_failure_without_a_fault_is_detected() -> None:
 def test_version_switches_and_failures_must_be_counted() -> None:
     loaded = 'torchlane_model_loads_total{model="steady",version="1",result="loaded"}'
     failed = 'torchlane_model_loads_total{model="steady",version="2",result="failed"}'
-    most = len(MODELS) + 2
+    most = len(MODELS) + 1 + 2
     assert reconcile_versions(scraped({loaded: most, failed: 3}), switches=2, refused=3) == []
     few = scraped({loaded: most - 1, failed: 2})
     assert len(reconcile_versions(few, switches=2, refused=3)) == 2
+
+
+def test_ends_of_a_handlers_processes_must_be_counted(tmp_path: Path) -> None:
+    journal = tmp_path / "relayed"
+    lines = [{"pid": pid, "at": 1.0, "id": "a", "number": 20} for pid in (7, 8)]
+    acts = zip(lines, ("EXITS", "LOOPS"), strict=True)
+    journal.write_text("".join(f"{json.dumps({**line, 'what': what})}\n" for line, what in acts))
+    series = 'torchlane_handler_restarts_total{handler="relay",cause="%s"}'
+    right = {series % "died": 1, series % "stuck": 1}
+    known = Acts(journal)
+    assert reconcile_handler(scraped(right), Told(), known, replaced=0) == []
+    for cause in ("died", "stuck"):
+        for wrong in (0, 2):
+            found = scraped({**right, series % cause: wrong})
+            assert len(reconcile_handler(found, Told(), known, replaced=0)) == 1
+    assert reconcile_handler(scraped({}), Told(), known, replaced=2) == []
 
 
 def test_counts_after_a_kill_may_only_be_lower() -> None:

@@ -17,6 +17,7 @@ DEFAULT_MODEL = "steady"
 # batch, `flooded` takes FLOODED_S seconds an item, and gets more than it can do, `wide` answers an
 # item with 96 KiB: more than is encoded and written at once.
 MODELS = MappingProxyType({"steady": 11, "narrow": 1009, "flooded": 2003, "wide": 4001})
+HANDLER, HANDLER_CONSTANT = "relay", 8009  # calls `steady` and `narrow`
 REPEATS = MappingProxyType({"wide": 8192})  # of the answer's numbers
 MOST_NARROW = 8
 FLOODED_S = 0.002
@@ -39,6 +40,20 @@ class Mark(enum.IntEnum):
     FELLS = 6  # the replica raises ReplicaError
     BREAKS = 7  # the replica raises ModelError from now on, whatever it gets
     HANGS = 8  # the forward does not return
+    # What an item does to the handler that gets it; for models it is as if it were GOOD.
+    RAISES = 20
+    EXITS = 21  # the process
+    LOOPS = 22  # without end, in async code
+    BLOCKS = 23  # sleeps in async code
+    GROWS = 24  # takes more memory than the limit
+    LATE = 25  # sleeps, and ends when it is cancelled
+    LINGERS = 26  # ends a second after that
+    STAYS = 27  # does not end then
+    PAUSES = 28  # BLOCKS for a moment, then is GOOD, as are the next ones
+    PRINTS = 29
+    FORKS = 30  # a child that stays
+    LARGE = 31  # the answer
+    BYTES = 32  # the answer is a `Response`
 
 
 FAILS = MappingProxyType(
@@ -47,6 +62,7 @@ FAILS = MappingProxyType(
         Mark.LOSES: "backend_failed",
         Mark.GAINS: "backend_failed",
         Mark.NAN: "non_finite_output",
+        Mark.RAISES: "handler_failed",
     }
 )
 
@@ -70,5 +86,6 @@ class Item(NamedTuple):
 def answer(model: str, version: int, item: Item) -> list[float]:
     """The only right answer of an item that has one."""
     number, mark, salt = item.values()
-    once = [float(number), float(3 * salt + 5 * mark + MODELS[model]), float(version)]
+    constant = HANDLER_CONSTANT if model == HANDLER else MODELS[model]
+    once = [float(number), float(3 * salt + 5 * mark + constant), float(version)]
     return once * REPEATS.get(model, 1)

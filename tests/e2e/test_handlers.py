@@ -75,6 +75,12 @@ def test_each_worker_has_processes_of_its_own(tmp_path: Path) -> None:
 
     with two_workers(models, tmp_path / "log", handlers="on") as server:
         until(lambda: both_answer(server), "only one worker answers")
+        until(
+            lambda: (
+                'torchlane_model_replicas{model="processes",version="1"} 2.0' in server.scrape()
+            ),
+            "the metrics do not have the processes of both workers",
+        )
         (worker, process), (other, its_process) = own.items()
         os.kill(worker, signal.SIGKILL)
         until(lambda: not alive(process), "the process outlives its worker")

@@ -129,6 +129,16 @@ async def test_caller_that_leaves_cancels_the_code_and_its_calls(tmp_path: Path)
         assert served.metrics.causes == []
 
 
+async def test_request_that_is_cancelled_before_its_code_begins_ends(tmp_path: Path) -> None:
+    async with serving(tmp_path, DOES) as served:
+        blocking = served.submit(code("time.sleep(0.5)"))
+        await asyncio.sleep(0.2)
+        served.submit(code("")).abandon()  # the process reads both together
+        await settled(blocking)
+        await served.until(lambda: not served.pool._keeper.processes[0].runs)
+        assert served.metrics.causes == []
+
+
 async def test_waiting_thread_is_cancelled(tmp_path: Path) -> None:
     methods = """
     def predict(self, request):
