@@ -29,6 +29,7 @@ from models.handlers import (
     pack_code,
 )
 from models.manifest import SCHEMA_VERSION
+from torchlane.handlers.api import MAX_MEDIA_TYPE, MEDIA_TYPE
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 MEDIA_TYPES = {  # as the native contract names them
@@ -59,18 +60,16 @@ def run(args: argparse.Namespace, console: Console) -> None:
         raise UsageError(f"{source} does not exist")
     if args.server is not None and urlsplit(args.server).scheme not in ("http", "https"):
         raise UsageError(f"--server must be a URL such as http://127.0.0.1:8000, got {args.server}")
-    declared = read_source(source, args.entry)
+    declared = read_source(source, args.entry, name)
     if declared.models and args.server is None:
         raise UsageError(
             f"{declared.entry} calls {', '.join(map(str, declared.models))}: start a server that "
             "has them with `torchlane serve`, and give its URL with --server http://127.0.0.1:8000"
         )
-    if any(each.name == name for each in declared.models):
-        raise UsageError(f"{declared.entry} calls {name}, which is itself; choose another --name")
     limits = _limits(args, declared.max_batch_size)
     code = _packed(source)
     examples = [_read(path) for path in args.example]
-    kinds = [args.media_type or _media_type(path) for path in args.example]
+    kinds = [_media_type(path, args.media_type) for path in args.example]
     interpreter = interpreter_of(source, args.python)
     with running(code, declared.entry, limits, args.server, args.python) as host:
         answers = [
@@ -185,7 +184,11 @@ def _read(path: Path) -> bytes:
         raise UsageError(f"--example {path}: {error.strerror}") from error
 
 
-def _media_type(path: Path) -> str:
+def _media_type(path: Path, option: str | None) -> str:
+    if option is not None:
+        if not MEDIA_TYPE.fullmatch(option) or len(option) > MAX_MEDIA_TYPE:
+            raise UsageError(f"--media-type must be a type such as image/png, got {option[:80]!r}")
+        return option
     guess = MEDIA_TYPES.get(path.suffix.lower()) or mimetypes.guess_type(path.name)[0]
     if guess is None:
         raise UsageError(

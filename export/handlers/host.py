@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
@@ -107,8 +108,9 @@ class Host:
         return Answer(int(frame.meta["status"]), str(frame.meta["media_type"]), frame.body)
 
     def stop(self) -> None:
-        """Tell the process to end."""
+        """Tell the process to end; it may not read any more."""
         with contextlib.suppress(OSError):
+            self._end.settimeout(END_S)
             self._send(STOP, 0, {}, b"")
 
     def _next(self, kind: int) -> Frame:
@@ -149,8 +151,10 @@ class Host:
             return False
         if name not in self._kinds:
             answer = self._sent("GET", f"/models/{name}", b"", {})
-            content = json.loads(answer.body) if answer.status == 200 else {}
-            self._kinds[name] = str(content.get("kind"))
+            try:
+                self._kinds[name] = json.loads(answer.body)["kind"] if answer.status == 200 else ""
+            except (ValueError, KeyError, TypeError) as error:
+                raise ExportError(f"--server {self._server} is not a Torchlane server") from error
         return self._kinds[name] == "handler"
 
     def _called(self, meta: Mapping[str, Any], body: bytes) -> Answer:
@@ -185,6 +189,8 @@ class Host:
             return Answer(answer.status, answer.getheader("content-type", ""), answer.read())
         except (OSError, HTTPException) as error:
             raise ExportError(f"--server {self._server} does not answer: {error}") from error
+        except ValueError as error:  # of a media type that an example has
+            raise ExportError(f"a call of the handler cannot be sent: {error}") from error
         finally:
             connection.close()
 
@@ -239,8 +245,17 @@ def running(
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Wait a moment for a process, then kill it with all that it started."""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(END_S)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    late = time.monotonic() + END_S
+    try:
+        # It is not reaped here: until then no other group can get its number.
+        while time.monotonic() < late and not _has_exited(process):
+            time.sleep(0.01)
+    finally:  # also at a second Ctrl-C
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _has_exited(process: subprocess.Popen[bytes]) -> bool:
+    flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    return os.waitid(os.P_PID, process.pid, flags) is not None

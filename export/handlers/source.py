@@ -39,12 +39,13 @@ class Declared(NamedTuple):
     description: str
 
 
-def read_source(source: Path, entry: str | None) -> Declared:
+def read_source(source: Path, entry: str | None, name: str) -> Declared:
     """Find the handler's class in a file, or in the modules of a folder.
 
     Args:
         source: the file or folder.
         entry: MODULE:CLASS; None: the only class there is.
+        name: of the handler, which cannot call itself.
 
     Raises:
         UsageError: if there is no such class, or several, or it declares no constants.
@@ -64,6 +65,11 @@ def read_source(source: Path, entry: str | None) -> Declared:
             f"{source} has no class {entry} that is a torchlane.Handler; there are: "
             f"{', '.join(classes) or 'none'}"
         )
+    if not entry.isascii() or not all(each.isidentifier() for each in entry.split(":")):
+        raise UsageError(
+            f"{entry}: the names of the file and the class must be those of Python, in ASCII; "
+            "rename them, as in shop:Shop"
+        )
     models = _constant(node, "models", ())
     size = _constant(node, "max_batch_size", 1)
     if not isinstance(models, tuple | list) or not all(isinstance(each, str) for each in models):
@@ -74,7 +80,9 @@ def read_source(source: Path, entry: str | None) -> Declared:
     called = tuple(_called(entry, each) for each in models)
     every = [each.name for each in called]
     if twice := next((each for each in every if every.count(each) > 1), None):
-        raise UsageError(f"{entry}.models names {twice} twice")
+        raise UsageError(f"{entry}.models names {twice} twice; name each model once")
+    if name in every:
+        raise UsageError(f"{entry} calls {name}, which is itself; choose another --name")
     return Declared(entry, called, size, text.partition("\n")[0])
 
 
@@ -110,9 +118,9 @@ def interpreter_of(source: Path, python: str) -> Interpreter:
 
 
 def _called(entry: str, text: str) -> CalledModel:
-    name, _, version = text.partition("/")
+    name, slash, version = text.partition("/")
     try:
-        return CalledModel(name=name, version=int(version) if version else None)
+        return CalledModel(name=name, version=int(version) if slash else None)
     except ValueError:
         raise UsageError(
             f"{entry}.models has {text!r}; use NAME or NAME/VERSION, such as detector/3"
@@ -140,7 +148,7 @@ def _check_names(source: Path) -> None:
 def _parsed(path: Path) -> ast.Module:
     try:
         return ast.parse(path.read_bytes(), path.name)
-    except (OSError, SyntaxError, ValueError) as error:
+    except (OSError, SyntaxError, ValueError, MemoryError, RecursionError) as error:
         raise UsageError(f"{path} cannot be read as Python: {error}") from error
 
 

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
+import subprocess
+import sys
 import textwrap
+import time
 import venv
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from export.cli import main
+from tests.e2e.forking import import_path
 from tests.integration.listening import listening, until
 from tests.integration.publishing import Publisher
 from tests.integration.test_handlers import ASKED, SHOP, TOLD
 from tests.integration.wire import request
+
+A = "import torchlane\nclass A(torchlane.Handler):\n"
 
 
 def source(folder: Path, text: str = SHOP) -> Path:
@@ -75,6 +85,14 @@ async def test_what_it_writes_is_served(tmp_path: Path) -> None:
         ("import torchlane\nclass A(torchlane.Handler):\n    pass", "A has no predict"),
         ("import torchlane\nclass A(torchlane.Handler):\n  def predict(self, r): 1/0", "division"),
         ("def", "cannot be read as Python"),
+        ("x = " + "(" * 500, "cannot be read as Python"),
+        (A + "    models = ('shop',)", "shop:A calls shop, which is itself; choose another --name"),
+        (A + "    models = ('a/1', 'a/2')", "shop:A.models names a twice; name each model once"),
+        (A + "    models = ('a/',)", "NAME/VERSION"),
+        (A + "    models = ('\\ud800',)", "NAME/VERSION"),
+        (A + "    models = {['a']}", "must be written as a constant"),
+        (A + "    max_batch_size = " + "-" * 3000 + "1", "cannot be read as Python"),
+        ("import torchlane\nclass Ä(torchlane.Handler): pass", "must be those of Python, in ASCII"),
     ],
 )
 def test_refuses_with_one_sentence(
@@ -92,6 +110,10 @@ def test_refuses_unknown_media_types_and_names(
     (tmp_path / "a.qqq").write_bytes(b"")
     assert "name it with --media-type" in refused(capsys, file, example="a.qqq")
     assert "is not a name for a handler" in refused(capsys, file, "--name", "a b")
+    assert "--media-type must be a type" in refused(capsys, file, "--media-type", "image/ü")
+    assert "--media-type must be a type" in refused(capsys, file, "--media-type", "a/" * 200)
+    dashed = file.rename(tmp_path / "my-shop.py")
+    assert "must be those of Python" in refused(capsys, dashed)
 
 
 def test_another_interpreter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,3 +136,77 @@ def test_another_interpreter(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "No module named 'numpy'" in capsys.readouterr().err
     assert main(["handler", str(file), *out, "--python", "/no/such"], {}) == 2
     assert "--python /no/such cannot be run" in capsys.readouterr().err
+
+
+ORDER = """
+import subprocess, time, torchlane
+from pathlib import Path
+from pydantic import BaseModel
+
+class Order(BaseModel):
+    price: float
+
+class A(torchlane.Handler):
+    def setup(self):
+        child = subprocess.Popen(["sleep", "600"])
+        Path({pids!r}).write_text(f"{{child.pid}}")
+        time.sleep({seconds})
+
+    async def predict(self, order: Order):
+        return order.price
+"""
+
+
+def test_annotation_is_recorded_and_nothing_runs_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = source(tmp_path, ORDER.format(pids=str(tmp_path / "pids"), seconds=0))
+    (tmp_path / "ask.json").write_text('{"price": 2}')
+    out = ["--out", str(tmp_path / "r"), "--example", str(tmp_path / "ask.json")]
+    assert main(["handler", str(file), *out], {}) == 0
+    manifest = json.loads((tmp_path / "r/shop/1/manifest.json").read_text())
+    assert manifest["request_schema"]["properties"]["price"]["type"] == "number"
+    assert _gone(int((tmp_path / "pids").read_text()))
+    assert main(["show", str(tmp_path / "r/shop/1")], {}) == 0
+    assert "takes     Order" in capsys.readouterr().out
+
+
+def _gone(pid: int) -> bool:
+    """Whether a process has ended; nobody may have reaped it."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_interrupt_leaves_no_process_and_no_folder(tmp_path: Path) -> None:
+    pids, scratch = tmp_path / "pids", tmp_path / "scratch"
+    scratch.mkdir()
+    file = source(tmp_path, ORDER.format(pids=str(pids), seconds=600))
+    out = ["--out", str(tmp_path / "r"), "--example", str(tmp_path / "ask.json")]
+    export = subprocess.Popen(
+        [sys.executable, "-P", "-m", "export", "handler", str(file), *out],
+        env=os.environ | import_path() | {"TMPDIR": str(scratch)},
+        stderr=subprocess.PIPE,
+    )
+    try:
+        _wait_until(lambda: pids.exists() and pids.read_text())
+        handler = psutil.Process(int(pids.read_text())).parent()
+        assert handler is not None
+        export.send_signal(signal.SIGINT)
+        _, told = export.communicate(timeout=30)
+    finally:
+        export.kill()
+    assert export.returncode == 130
+    assert b"interrupted; nothing was written" in told
+    assert _gone(handler.pid)
+    assert _gone(int(pids.read_text()))
+    assert [*scratch.iterdir()] == []
+    assert not (tmp_path / "r").exists()
+
+
+def _wait_until(condition: Callable[[], object]) -> None:
+    late = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < late
+        time.sleep(0.02)

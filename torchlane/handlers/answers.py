@@ -5,21 +5,24 @@ from __future__ import annotations
 import json
 import math
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from torchlane.handlers.api import CallFailed, Request
 from torchlane.handlers.content import InvalidInput
 from torchlane.handlers.encoding import NotAcceptable, encode_answer
-from torchlane.handlers.frames import FROM_HANDLER_BYTES, MAX_META_BYTES
+from torchlane.handlers.frames import FROM_HANDLER_BYTES, meta_of
 
 MAX_MESSAGE = 2000  # characters
 MAX_DETAILS = 20
+MAX_DETAILS_BYTES = 128 << 10  # of JSON; further ones are left out
+MAX_FIELDS = 8  # of a detail
 MAX_DETAIL = 500  # characters
 MAX_FRAMES = 5  # of a traceback
+MAX_NUMBER = 2**63  # what every reader of JSON keeps exact
 OWN = str(Path(__file__).parent)
-META = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 class Answer(NamedTuple):
@@ -45,30 +48,25 @@ def answer_of(value: Any, request: Request) -> Answer:
             )
         if request.is_item:
             _check_item(encoded.media_type, encoded.body)
+        return Answer(meta_of({"status": status, "media_type": encoded.media_type}), encoded.body)
     except BaseException as error:  # of users' code: ends their request alone
         return failure_of(error)
-    meta = {"status": status, "media_type": encoded.media_type}
-    return Answer(META.encode(meta).encode(), encoded.body)
 
 
 def failure_of(error: BaseException) -> Answer:
     """The answer that says that a request failed."""
     try:
-        text = META.encode(_meta_of(error)).encode()
-        if len(text) <= MAX_META_BYTES:
-            return Answer(text)
-        problem = f"its fields have {len(text)} bytes"
-    except BaseException as failure:  # of users' code, such as properties
-        problem = f"its fields raise {type(failure).__name__}"
-    told = f"{type(error).__name__}, which cannot be sent: {problem}"
-    return Answer(META.encode({"code": "handler_failed", "error": _text(told)}).encode())
+        return Answer(meta_of(_fields_of(error)))
+    except BaseException as problem:  # of users' code, such as properties
+        reason = f"{_kind(error)} cannot be sent: {_kind(problem)}: {message_of(problem)}"
+    return Answer(meta_of({"code": "handler_failed", "error": _text(reason)}))
 
 
 def reason_of(error: BaseException) -> str:
     """Type, message and place of an exception."""
     message, place = message_of(error), where(error)
-    kind = type(error).__name__
-    return (f"{kind}: {message}" if message else kind) + (f" ({place})" if place else "")
+    reason = f"{_kind(error)}: {message}" if message else _kind(error)
+    return reason + (f" ({place})" if place else "")
 
 
 def message_of(error: BaseException) -> str:
@@ -76,49 +74,68 @@ def message_of(error: BaseException) -> str:
     try:
         return _text(str(error))
     except BaseException as problem:  # its own code, which may raise anything
-        return f"(its message raises {type(problem).__name__})"
+        return f"(its message raises {_kind(problem)})"
 
 
 def where(error: BaseException) -> str:
     """The last calls of an exception outside of this package, as in `shop.py:12 in predict`."""
     frames: Sequence[traceback.FrameSummary] = traceback.extract_tb(error.__traceback__, -50)
-    shown = [
+    places = [
         f"{Path(each.filename).name}:{each.lineno} in {each.name}"
         for each in frames
         if not each.filename.startswith((OWN, "<frozen "))
     ]
     if isinstance(error, SyntaxError) and error.filename:
-        shown.append(f"{Path(error.filename).name}:{error.lineno}")
-    return _text(", ".join(shown[-MAX_FRAMES:]))
+        places.append(f"{Path(error.filename).name}:{error.lineno}")
+    return _text(", ".join(places[-MAX_FRAMES:]))
 
 
-def _meta_of(error: BaseException) -> dict[str, Any]:
+def _fields_of(error: BaseException) -> dict[str, Any]:
     if isinstance(error, CallFailed):
         wait_ms = error.retry_after_ms
         return {
             "code": _text(error.code),
             "error": message_of(error),
-            "retry_after_ms": wait_ms if isinstance(wait_ms, int | float) else None,
+            "retry_after_ms": wait_ms if _is_number(wait_ms) else None,
         }
     if isinstance(error, InvalidInput):
-        details = [_detail(each) for each in error.details[:MAX_DETAILS]]
+        details = [*_details_of(error)]
         return {"code": "invalid_input", "error": message_of(error), "details": details}
     if isinstance(error, NotAcceptable):
         return {"code": "not_acceptable", "error": message_of(error)}
-    kind, message = type(error).__name__, message_of(error)
-    reason = f"{kind}: {message}" if message else kind
+    message = message_of(error)
+    reason = f"{_kind(error)}: {message}" if message else _kind(error)
     return {"code": "handler_failed", "error": reason, "where": where(error)}
+
+
+def _details_of(error: InvalidInput) -> Iterator[dict[str, str | int | float]]:
+    size = 0
+    for each in error.details[:MAX_DETAILS]:
+        detail = _detail(each)
+        size += len(meta_of(detail))
+        if size > MAX_DETAILS_BYTES:
+            return
+        yield detail
 
 
 def _detail(detail: object) -> dict[str, str | int | float]:
     """A detail as JSON can have it: its texts and numbers; everything else as a text."""
     fields = detail if isinstance(detail, Mapping) else {"error": detail}
     return {
-        _text(str(name), MAX_DETAIL): each
-        if isinstance(each, int | float) and math.isfinite(each)
-        else _text(str(each), MAX_DETAIL)
-        for name, each in fields.items()
+        _text(str(name), MAX_DETAIL): each if _is_number(each) else _text(str(each), MAX_DETAIL)
+        for name, each in islice(fields.items(), MAX_FIELDS)
     }
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    """Whether it is a number that JSON can have."""
+    if isinstance(value, int):
+        return abs(value) < MAX_NUMBER
+    return isinstance(value, float) and math.isfinite(value)
+
+
+def _kind(error: BaseException) -> str:
+    return _text(type(error).__name__, MAX_DETAIL)
 
 
 def _text(text: str, most: int = MAX_MESSAGE) -> str:

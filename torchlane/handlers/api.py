@@ -24,7 +24,8 @@ from torchlane.handlers.content import Content
 FIRST_ERROR = 400
 NO_CONTENT = 204
 WITHOUT_BODY = (NO_CONTENT, 205, 304)  # RFC 9110; it has no body, or would cut a connection
-MEDIA_TYPE = re.compile(r"[!-~]+/[ -~]{1,200}")
+MEDIA_TYPE = re.compile(r"[!-~]+/[ -~]+")
+MAX_MEDIA_TYPE = 256  # characters
 
 
 class CallFailed(Exception):
@@ -52,7 +53,7 @@ class Response:
 
     Args:
         body: raw bytes, or a text, which is encoded as UTF-8.
-        media_type: the Content-Type.
+        media_type: the Content-Type: at most 256 characters of printable ASCII.
         status: from 200 to 599, but neither 205 nor 304; 204 has an empty body.
 
     Raises:
@@ -64,17 +65,24 @@ class Response:
     def __init__(self, body: bytes | str, media_type: str, status: int = 200) -> None:
         if not isinstance(body, str | bytes | bytearray | memoryview):
             raise TypeError(f"the body of a Response is bytes or str, not {type(body).__name__}")
-        if type(status) is not int or not 200 <= status < 600:
-            raise ValueError(f"the status of a Response is from 200 to 599, not {status!r}")
+        if not isinstance(status, int) or isinstance(status, bool) or not 200 <= status < 600:
+            raise ValueError(f"the status of a Response is from 200 to 599, not {status!r:.80}")
         if status in WITHOUT_BODY and (body or status != NO_CONTENT):
-            raise ValueError(f"an answer with the status {status} has no body")
-        if not isinstance(media_type, str) or not MEDIA_TYPE.fullmatch(media_type):
             raise ValueError(
-                f'a media type is ASCII text such as "image/png", not {str(media_type)[:80]!r}'
+                f"an answer with the status {status:d} has no body; use 200, or 204 with b''"
+            )
+        if (
+            not isinstance(media_type, str)
+            or not MEDIA_TYPE.fullmatch(media_type)
+            or len(media_type) > MAX_MEDIA_TYPE
+        ):
+            raise ValueError(
+                'a media type is ASCII text such as "image/png", of at most '
+                f"{MAX_MEDIA_TYPE} characters, not {media_type!r:.80}"
             )
         self.body = body.encode() if isinstance(body, str) else bytes(body)
         self.media_type = media_type
-        self.status = status
+        self.status = int(status)  # of an `http.HTTPStatus`, too
 
 
 class Request(Content):
@@ -128,7 +136,11 @@ class Handler:
     requests)`, each either as `async def` or as `def`, which runs in a thread. `predict` returns
     the answer: what JSON can have, dataclasses, pydantic models, numpy arrays and numbers, a
     picture of Pillow (sent as PNG) or a `Response`. `predict_batch` returns a list with one answer
-    for each request; an exception in that list fails its request alone.
+    for each request; an exception in that list fails its request alone. If it raises an exception
+    for several requests, each of them is run again alone.
+
+    The argument may be annotated with a pydantic model, in `predict_batch` with a list of it: then
+    it is the object that the JSON of the body describes.
 
     Attributes:
         models: names of the models that it calls.
@@ -153,15 +165,18 @@ class Handler:
                 JSON can have; bytes of a file (PNG, JPEG, WebP, GIF, WAV, FLAC, .npy, .npz); or a
                 `Request`, which is sent as it came.
             version: of the model; None: the one that is served by default.
-            arrays: return the outputs as a dict of numpy arrays, without labels.
+            arrays: return the outputs of a model as a dict of numpy arrays, without labels.
 
         Returns:
             The `prediction` of the model's answer, such as `{"label": ..., "scores": ...}`; of
-            another handler its answer: what its JSON has, else a `Response`.
+            another handler what its JSON has, or a `Response` with its status if it has another
+            media type.
 
         Raises:
-            CallFailed: the model did not answer.
-            TypeError, ValueError: `x` cannot be sent.
+            CallFailed: the model did not answer, or the other handler answered with a status of 400
+                or more.
+            TypeError, ValueError: `model`, `x` or `version` cannot be sent, or the other handler
+                said that its answer is JSON, and it is not.
         """
         return await self._served.call(model, x, version, arrays=arrays)
 

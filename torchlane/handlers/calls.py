@@ -30,6 +30,7 @@ from torchlane.handlers.frames import (
 # The request whose code runs; 0: `setup`, and what it started.
 CURRENT: ContextVar[int] = ContextVar("torchlane_request", default=0)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+MAX_VERSION = 2**63 - 1  # what every reader of JSON keeps exact
 Send = Callable[[int, int, dict[str, Any], bytes], None]
 
 
@@ -52,7 +53,7 @@ class Calls:
     async def call(self, model: str, x: Any, version: int | None, *, arrays: bool) -> Any:
         """See `Models`."""
         frame = await self._ask(model, version, encode_item(x), many=False, arrays=arrays)
-        return decode_reply(model, _encoded(frame))
+        return decode_reply(model, _encoded(frame), frame.meta.get("status", 200))
 
     async def call_many(
         self, model: str, xs: Sequence[Any], version: int | None, *, arrays: bool
@@ -106,17 +107,14 @@ class Calls:
             raise TypeError(f"the name of a model is a text, not {type(model).__name__}")
         if not NAME.fullmatch(model):
             raise ValueError(f"{model[:80]!r} is not the name of a model")
-        if version is not None and (type(version) is not int or version < 1):
-            raise ValueError(f"a version is a whole number from 1, not {version!r}")
+        if version is not None and (type(version) is not int or not 1 <= version <= MAX_VERSION):
+            raise ValueError(f"a version is a whole number from 1, not {version!r:.80}")
         if len(encoded.body) > FROM_HANDLER_BYTES:
             raise ValueError(
                 f"the call of {model} has {len(encoded.body)} bytes, the limit is "
                 f"{FROM_HANDLER_BYTES}: send less at once"
             )
-        self._number = number = self._free_number()
-        future: asyncio.Future[Frame] = self._loop.create_future()
-        self._open[number] = future, of
-        meta = {
+        fields = {
             "of": of,
             "model": model,
             "version": version,
@@ -125,8 +123,11 @@ class Calls:
             "accept": accept_of(arrays=arrays),
         }
         if encoded.is_enveloped:
-            meta["enveloped"] = True
-        self._send(CALL, number, meta, encoded.body)
+            fields["enveloped"] = True
+        self._number = number = self._free_number()
+        self._send(CALL, number, fields, encoded.body)
+        future: asyncio.Future[Frame] = self._loop.create_future()
+        self._open[number] = future, of
         try:
             frame = await future
         except asyncio.CancelledError:

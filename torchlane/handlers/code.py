@@ -12,13 +12,13 @@ from concurrent.futures import Executor
 from contextvars import copy_context
 from typing import Any
 
-from torchlane.handlers.answers import ABANDONED, Answer, answer_of, failure_of
+from torchlane.handlers.answers import Answer, answer_of, message_of
 from torchlane.handlers.api import Handler, Models, Request
-from torchlane.handlers.calls import CURRENT
 from torchlane.handlers.launch import Settings
+from torchlane.handlers.plain import json_of
 from torchlane.handlers.streams import in_thread
 
-Requests = Sequence[tuple[int, Request]]  # with their numbers
+MAX_SCHEMA_BYTES = 128 << 10
 
 
 class HandlerInvalid(Exception):
@@ -65,9 +65,7 @@ class Code:
         self.is_async = self.yields or inspect.iscoroutinefunction(predict)
         self._predict = predict
         self._model = _model_of(predict, settings.entry, is_batch=self._is_batch)
-        self.schema: Mapping[str, Any] | None = None
-        if self._model is not None:
-            self.schema = self._model.model_json_schema()
+        self.schema = None if self._model is None else _schema_of(self._model)
 
     async def set_up(self) -> None:
         """Run its `setup`."""
@@ -77,65 +75,43 @@ class Code:
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._threads, self._handler.setup)
 
-    def values(self, request: Request) -> AsyncGenerator[Any, None]:
+    def argument(self, request: Request) -> Any:
+        """What it takes for a request: the request, or the object of its annotation.
+
+        Raises:
+            BaseException: `InvalidInput`, or what a validator of the model raises.
+        """
+        return request if self._model is None else request.json(self._model)
+
+    def values(self, argument: Any) -> AsyncGenerator[Any, None]:
         """What it yields for a request.
 
         Raises:
             BaseException: of its code.
         """
-        values: Any = self._predict(self._argument(request))
+        values: Any = self._predict(argument)
         if inspect.isgenerator(values):
             return in_thread(values, self._threads)
         return typing.cast("AsyncGenerator[Any, None]", values)
 
-    async def answers(self, requests: Requests, cancelled: set[int]) -> list[Answer]:
+    async def answers(
+        self, arguments: Sequence[Any], requests: Sequence[Request]
+    ) -> Sequence[Answer]:
         """The answers to requests that run together, in order.
 
-        If a batch fails as a whole, each of its requests is run alone.
-
         Args:
-            requests: one, or those of a batch.
-            cancelled: numbers of requests that are not run again; may grow.
+            arguments: see `argument`; one, or those of a batch.
+            requests: that they belong to.
+
+        Raises:
+            BaseException: of its code.
         """
-        answers: dict[int, Answer] = {}
-        arguments = []
-        for number, request in requests:
-            try:
-                arguments.append((number, request, self._argument(request)))
-            except BaseException as error:  # of a model's validators, too
-                answers[number] = failure_of(error)
-        if arguments:
-            answers |= await self._run(arguments, cancelled)
-        return [answers[number] for number, _ in requests]
 
-    async def _run(
-        self, arguments: Sequence[tuple[int, Request, Any]], cancelled: set[int]
-    ) -> dict[int, Answer]:
-        CURRENT.set(arguments[0][0])
-        try:
-            return await self._run_together(arguments)
-        except BaseException as error:  # of users' code: ends their requests alone
-            numbers = [number for number, _, _ in arguments]
-            if len(numbers) == 1 or cancelled.issuperset(numbers):
-                return dict.fromkeys(numbers, failure_of(error))
-        answers: dict[int, Answer] = {}
-        for each in arguments:
-            if each[0] in cancelled:
-                answers[each[0]] = ABANDONED
-            else:
-                answers |= await self._run([each], cancelled)
-        return answers
+        def finish(value: Any) -> Sequence[Answer]:
+            values = _checked(value, len(arguments)) if self._is_batch else [value]
+            return [*map(answer_of, values, requests)]
 
-    async def _run_together(
-        self, arguments: Sequence[tuple[int, Request, Any]]
-    ) -> dict[int, Answer]:
-        def finish(returned: Any) -> dict[int, Answer]:
-            values = _checked(returned, len(arguments)) if self._is_batch else [returned]
-            pairs = zip(arguments, values, strict=True)
-            return {number: answer_of(value, request) for (number, request, _), value in pairs}
-
-        values = [value for _, _, value in arguments]
-        argument = values if self._is_batch else values[0]
+        argument = [*arguments] if self._is_batch else arguments[0]
         if self.is_async:
             return finish(await self._predict(argument))
         loop, context = asyncio.get_running_loop(), copy_context()
@@ -146,31 +122,28 @@ class Code:
             raise error
         return answers
 
-    def _argument(self, request: Request) -> Any:
-        return request if self._model is None else request.json(self._model)
 
-
-def _caught(work: Callable[[], dict[int, Answer]]) -> tuple[dict[int, Answer], Exception | None]:
-    """What work returns, or the exception that it raises; a future takes no StopIteration."""
+def _caught(work: Callable[[], Sequence[Answer]]) -> tuple[Sequence[Answer], BaseException | None]:
+    """What work returns, or the exception that it raises: not every one can leave a thread."""
     try:
         return work(), None
-    except StopIteration as error:
-        return {}, RuntimeError(f"the code raised StopIteration: {error}")
+    except BaseException as error:
+        return (), error
 
 
-def _checked(returned: Any, count: int) -> Sequence[Any]:
+def _checked(value: Any, count: int) -> Sequence[Any]:
     """The answers that `predict_batch` returned.
 
     Raises:
         TypeError: it is not a list with one for each request.
     """
-    if not isinstance(returned, list | tuple) or len(returned) != count:
-        size = f" of {len(returned)}" if isinstance(returned, list | tuple) else ""
+    if not isinstance(value, list | tuple) or len(value) != count:
+        size = f" of {len(value)}" if isinstance(value, list | tuple) else ""
         raise TypeError(
             f"predict_batch returns a list with one answer for each request: got a "
-            f"{type(returned).__name__}{size} for {count} requests"
+            f"{type(value).__name__}{size} for {count} requests"
         )
-    return returned
+    return value
 
 
 def _handler_of(settings: Settings) -> Handler:
@@ -184,30 +157,43 @@ def _handler_of(settings: Settings) -> Handler:
     return kind()
 
 
+def _schema_of(model: Any) -> Mapping[str, Any] | None:
+    """The JSON schema of a pydantic model; None if it has none, or a large one."""
+    try:
+        schema: Mapping[str, Any] = model.model_json_schema()
+        if len(json_of(schema)) <= MAX_SCHEMA_BYTES:
+            return schema
+        problem = f"it has more than {MAX_SCHEMA_BYTES} bytes"
+    except Exception as error:  # of a field that JSON cannot have
+        problem = message_of(error)
+    sys.stderr.write(f"torchlane: the schema of {model.__name__} is left out: {problem}\n")
+    return None
+
+
 def _model_of(predict: Callable[..., Any], entry: str, *, is_batch: bool) -> Any:
     """The pydantic model that annotates the requests; None if none does.
 
     Raises:
         HandlerInvalid: the annotation is unknown, or is nothing that requests can be.
     """
-    parameters = [*inspect.signature(predict).parameters.values()]
-    if len(parameters) != 1:
-        names = ", ".join(each.name for each in parameters)
-        raise HandlerInvalid(
-            f"{entry}.{predict.__name__} must take one argument besides self, got ({names})"
-        )
-    name = parameters[0].name
-    if parameters[0].annotation is inspect.Parameter.empty:
+    what = f"{entry}.predict_batch" if is_batch else f"{entry}.predict"
+    try:
+        signature = inspect.signature(predict)
+        signature.bind(None)
+    except (TypeError, ValueError) as error:
+        raise HandlerInvalid(f"{what} must take one argument besides self: {error}") from error
+    parameter = next(iter(signature.parameters.values()))
+    if parameter.annotation is inspect.Parameter.empty:
         return None
     try:
-        annotation = typing.get_type_hints(predict)[name]
+        annotation = _evaluated(predict, parameter.annotation)
     except Exception as error:  # of evaluating a text
         raise HandlerInvalid(
-            f"{entry}.{predict.__name__}: the annotation of {name} cannot be read: {error}"
+            f"{what}: the annotation {parameter.annotation!r} of {parameter.name} cannot be "
+            f"resolved ({error}); import what it names, outside of `if TYPE_CHECKING`"
         ) from error
     if is_batch:
-        arguments = typing.get_args(annotation)
-        annotation = arguments[0] if len(arguments) == 1 else Any
+        annotation = _item_of(annotation)
     if annotation in (Any, Request):
         return None
     pydantic = sys.modules.get("pydantic")
@@ -219,6 +205,27 @@ def _model_of(predict: Callable[..., Any], entry: str, *, is_batch: bool) -> Any
         return annotation
     usual = "list[torchlane.Request]" if is_batch else "torchlane.Request"
     raise HandlerInvalid(
-        f"{entry}.{predict.__name__}: {name} is annotated as {annotation!r}; use {usual} or a "
-        f"pydantic model{' in a list' if is_batch else ''}"
+        f"{what}: {parameter.name} is annotated as {parameter.annotation!r}; use {usual} or "
+        f"{'a list of a pydantic model' if is_batch else 'a pydantic model'}"
     )
+
+
+def _item_of(annotation: Any) -> Any:
+    """What the items of an annotated list are; None if it is no list."""
+    if (typing.get_origin(annotation) or annotation) in (list, Sequence):
+        item, *_ = (*typing.get_args(annotation), Any)
+        return item
+    return annotation if annotation is Any else None
+
+
+def _evaluated(predict: Callable[..., Any], annotation: Any) -> Any:
+    """An annotation of a function, which may be a text.
+
+    The others are not evaluated: they may name what is imported for type checkers alone.
+    """
+
+    def holder() -> None: ...
+
+    holder.__annotations__ = {"it": annotation}
+    names = vars(sys.modules[inspect.unwrap(predict).__module__])
+    return typing.get_type_hints(holder, names)["it"]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from PIL.Image import Image
 
-Wanted = TypeVar("Wanted")
+Model = TypeVar("Model")
 FORM = "multipart/form-data"
 MAX_PARTS = 1000  # of a form
 MAX_DETAILS = 20  # of problems that pydantic finds
@@ -57,7 +57,7 @@ class Content:
     def json(self) -> Any: ...
 
     @overload
-    def json(self, model: type[Wanted]) -> Wanted: ...
+    def json(self, model: type[Model]) -> Model: ...
 
     def json(self, model: Any = None) -> Any:
         """The body as JSON.
@@ -87,7 +87,7 @@ class Content:
         charset = _parameter(content.media_type, "charset") or "utf-8"
         try:
             return content.body.decode(charset)
-        except (LookupError, UnicodeDecodeError) as error:
+        except (LookupError, ValueError) as error:  # no such charset, or not in it
             raise InvalidInput(f"the body is not text in {charset[:40]}") from error
 
     def image(self) -> Image:

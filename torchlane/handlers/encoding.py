@@ -15,12 +15,13 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from torchlane.handlers.api import FIRST_ERROR, CallFailed, Request, Response
+from torchlane.handlers.api import FIRST_ERROR, NO_CONTENT, CallFailed, Request, Response
 from torchlane.handlers.content import Content
 from torchlane.handlers.plain import json_of
 
 JSON, NPY, NPZ, PNG = "application/json", "application/x-npy", "application/x-npz", "image/png"
 PNG_MODES = frozenset(("1", "L", "LA", "I", "I;16", "P", "RGB", "RGBA"))  # of Pillow
+BYTES = "application/octet-stream"
 SENT_AS_THEY_CAME = frozenset(("PNG", "JPEG", "WEBP", "GIF"))  # Pillow's names of what models read
 ENVELOPE = b'{"input":'
 PNG_LEVEL = 1  # of compression: 6 takes several times as long for a tenth less
@@ -56,10 +57,11 @@ def encode_answer(value: Any, accept: str) -> tuple[int, Encoded]:
         TypeError, ValueError: it cannot be sent; the message says why, and what to do.
     """
     if isinstance(value, Response):
-        encoded = Encoded(value.media_type, value.body)
-        if value.status < FIRST_ERROR:
-            _check_accepted(encoded.media_type, accept)
-        return value.status, encoded
+        # Made again, which checks it: its attributes may have been changed.
+        answer = Response(value.body, value.media_type, value.status)
+        if answer.status < FIRST_ERROR:
+            _check_accepted(answer.media_type, accept)
+        return answer.status, Encoded(answer.media_type, answer.body)
     if isinstance(value, bytes | bytearray | memoryview):
         raise TypeError(
             "bytes have no media type; return torchlane.Response(data, media_type), "
@@ -173,18 +175,25 @@ def _form_of(files: Sequence[Encoded]) -> Encoded:
 
 
 def accept_of(*, arrays: bool) -> str:
-    """The Accept header of a call."""
-    return f"{NPZ}, {NPY};q=0.9" if arrays else JSON
+    """The Accept header of a call; another handler may answer with any media type."""
+    return f"{NPZ}, {NPY};q=0.9" if arrays else f"{JSON}, */*;q=0.5"
 
 
 # Replies
 
 
-def decode_reply(model: str, encoded: Encoded) -> Any:
-    """The result of a call with one item: a prediction, arrays, or a `Response`."""
-    essence = encoded.media_type.partition(";")[0]
-    if essence == JSON:
-        answer = json.loads(encoded.body)
+def decode_reply(model: str, encoded: Encoded, status: int = 200) -> Any:
+    """The result of a call with one item: a prediction, arrays, or a `Response`.
+
+    Raises:
+        ValueError: another handler says that its answer is JSON or arrays, and it is not.
+    """
+    essence = _essence(encoded)
+    if essence == JSON and status != NO_CONTENT:
+        try:
+            answer = json.loads(encoded.body)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"the answer of {model} is not JSON: {str(error)[:200]}") from error
         if isinstance(answer, dict) and answer.keys() >= {"model", "version", "prediction"}:
             return answer["prediction"]
         return answer
@@ -193,7 +202,7 @@ def decode_reply(model: str, encoded: Encoded) -> Any:
             return dict(arrays)
     if essence == NPY:
         return {model: _numpy().load(io.BytesIO(encoded.body), allow_pickle=False)}
-    return Response(encoded.body, encoded.media_type)
+    return Response(encoded.body, encoded.media_type or BYTES, status)
 
 
 def decode_replies(model: str, encoded: Encoded, count: int) -> list[Any]:
@@ -203,7 +212,7 @@ def decode_replies(model: str, encoded: Encoded, count: int) -> list[Any]:
         CallFailed: the model failed on an item.
     """
     results = decode_reply(model, encoded)
-    if encoded.media_type.partition(";")[0] == JSON:
+    if _essence(encoded) == JSON:
         predictions = [_item_of(model, *each) for each in enumerate(results["predictions"])]
     else:
         predictions = [
@@ -212,6 +221,11 @@ def decode_replies(model: str, encoded: Encoded, count: int) -> list[Any]:
     if len(predictions) != count:
         raise RuntimeError(f"bug: {len(predictions)} results for {count} items")
     return list(predictions)
+
+
+def _essence(encoded: Encoded) -> str:
+    """The media type without its parameters."""
+    return encoded.media_type.partition(";")[0].strip().lower()
 
 
 def _item_of(model: str, index: int, item: Any) -> Any:

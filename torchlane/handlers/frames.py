@@ -20,6 +20,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from struct import Struct
 from typing import Any, NamedTuple
 
+from torchlane.handlers.plain import json_of
+
 HEAD = Struct("<IIIB3s")
 PADDING = bytes(3)
 MAX_NUMBER = 0xFFFF_FFFF
@@ -71,6 +73,18 @@ class Frame(NamedTuple):
     number: int
     meta: Mapping[str, Any]
     body: bytes
+
+
+def meta_of(fields: Mapping[str, Any]) -> bytes:
+    """Fields as the meta of a frame.
+
+    Raises:
+        TypeError, ValueError: JSON has no form for them, or they are too large.
+    """
+    meta = json_of(fields) if fields else b""
+    if len(meta) > MAX_META_BYTES:
+        raise ValueError(f"its fields have {len(meta)} bytes, the limit is {MAX_META_BYTES}")
+    return meta
 
 
 def head(kind: int, number: int, meta: bytes = b"", body_bytes: int = 0) -> bytes:

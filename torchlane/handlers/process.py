@@ -15,7 +15,6 @@ from typing import Any, cast
 from torchlane.handlers.answers import (
     ABANDONED,
     END_OF_STREAM,
-    META,
     Answer,
     answer_of,
     failure_of,
@@ -29,7 +28,6 @@ from torchlane.handlers.frames import (
     CANCEL,
     HELD,
     ITEM,
-    MAX_META_BYTES,
     READY,
     REPLY,
     REQUEST,
@@ -40,33 +38,16 @@ from torchlane.handlers.frames import (
     Frame,
     MalformedFrame,
     head,
+    meta_of,
 )
 from torchlane.handlers.launch import Settings
 from torchlane.handlers.limits import limit_process
+from torchlane.handlers.runs import Run
 from torchlane.handlers.streams import Flow
 
 HELD_S = 0.5  # after a cancellation: then the server is told that the code still runs
 COPIED_BYTES = 64 << 10  # a body up to this is sent together with its head
 FAILED_EXIT_CODE = 1
-
-
-class Run:
-    """Requests that run together: one of `predict`, or those of one `predict_batch`.
-
-    Attributes:
-        requests: by number.
-        cancelled: numbers of requests that need no answer.
-        streams: whether the caller takes items as they come.
-        task: that runs them; None before it has begun.
-    """
-
-    __slots__ = ("cancelled", "requests", "streams", "task")
-
-    def __init__(self) -> None:
-        self.requests: dict[int, Request] = {}
-        self.cancelled: set[int] = set()
-        self.streams = False
-        self.task: asyncio.Task[None] | None = None
 
 
 class Process(asyncio.Protocol):
@@ -108,18 +89,19 @@ class Process(asyncio.Protocol):
         """The server has gone: so does all that this process started."""
         os.killpg(0, signal.SIGKILL)
 
-    def send(self, kind: int, number: int, meta: dict[str, Any], body: bytes) -> None:
-        """Send a frame; on the event loop only."""
-        text = META.encode(meta).encode() if meta else b""
-        self._write(head(kind, number, text, len(body)), body)
+    def send(self, kind: int, number: int, meta: dict[str, Any], body: bytes = b"") -> None:
+        """Send a frame; on the event loop only.
 
-    def _answer(self, number: int, answer: Answer) -> None:
-        self._write(head(ANSWER, number, answer.meta, len(answer.body)), answer.body)
+        Raises:
+            TypeError, ValueError: nothing was sent, because of the meta: see `meta_of`.
+        """
+        self._write(kind, number, meta_of(meta), body)
 
-    def _write(self, start: bytes, body: bytes) -> None:
+    def _write(self, kind: int, number: int, meta: bytes, body: bytes) -> None:
         transport = self._transport
         if transport is None:
             raise RuntimeError("bug: there is no connection")
+        start = head(kind, number, meta, len(body))
         if len(body) <= COPIED_BYTES:
             transport.write(start + body)
         else:
@@ -150,33 +132,29 @@ class Process(asyncio.Protocol):
         if frame.meta.get("more"):
             return
         self._next = Run()
-        for number in run.requests:
-            self._runs[number] = run
         run.streams = frame.meta.get("stream") is True
-        if self._code is None:
-            raise MalformedFrame("a request before the handler was ready")
-        self._loop.create_task(self._run(run, self._code))  # kept by `run` once it has begun
+        self._start(run)
 
     def _cancel(self, number: int) -> None:
         run = self._runs.get(number)
         if run is None:  # its answer is on the way
             return
         run.cancelled.add(number)
-        if len(run.cancelled) < len(run.requests) or run.task is None:
+        if not run.is_cancelled:
             return
         for each in run.requests:
             self.calls.cancel(each)
-        if self._code is not None and self._code.is_async:
+        if run.task is not None and self._code is not None and self._code.is_async:
             run.task.cancel()
         self._loop.call_later(HELD_S, self._tell_held, number, run)
 
     def _tell_held(self, number: int, run: Run) -> None:
         if self._runs.get(number) is run:
-            self.send(HELD, number, {}, b"")
+            self.send(HELD, number, {})
 
     def _is_open(self, number: int) -> bool:
         run = self._runs.get(number)
-        return run is not None and len(run.cancelled) < len(run.requests)
+        return run is not None and not run.is_cancelled
 
     # The handler's code
 
@@ -199,34 +177,68 @@ class Process(asyncio.Protocol):
         self._code = code = Code(settings, self.calls, self._threads)
         await code.set_up()
 
+    def _start(self, run: Run) -> None:
+        if self._code is None:
+            raise MalformedFrame("a request before the handler was ready")
+        for number in run.requests:
+            self._runs[number] = run
+        # The task is kept by the run once it has begun: one that is cancelled earlier never begins.
+        task = self._loop.create_task(self._run(run, self._code))
+        task.add_done_callback(lambda _: self._ended(run))
+
     async def _run(self, run: Run, code: Code) -> None:
         run.task = asyncio.current_task()
-        numbers = [*run.requests]
+        arguments = {}
+        for number, request in [*run.requests.items()]:
+            try:
+                if run.is_cancelled:
+                    raise asyncio.CancelledError
+                arguments[number] = code.argument(request)
+            except BaseException as error:  # of users' code: ends this request alone
+                self._answer(number, failure_of(error))
+        if not arguments:
+            return
+        first, *others = arguments
+        CURRENT.set(first)
+        requests = [run.requests[number] for number in arguments]
         try:
-            if not self._is_open(numbers[0]):  # a task cancelled before it begins would never run
-                raise asyncio.CancelledError
             if code.yields:
-                answers = [await self._stream(numbers[0], run, code)]
+                answers = [await self._stream(first, arguments[first], run, code)]
             else:
-                answers = await code.answers([*run.requests.items()], run.cancelled)
-        except BaseException as error:  # cancelled, or a bug: an answer goes out all the same
-            answers = [failure_of(error)] * len(numbers)
-        for number, answer in zip(numbers, answers, strict=True):
-            del self._runs[number]
-            self._answer(number, ABANDONED if number in run.cancelled else answer)
+                answers = [*await code.answers([*arguments.values()], requests)]
+        except BaseException as error:  # of users' code: ends its requests alone
+            if others and not run.is_cancelled:
+                run.following = run.split()
+                for alone in run.following:
+                    self._runs |= dict.fromkeys(alone.requests, alone)
+                return
+            answers = [failure_of(error)] * len(requests)
+        for number, answer in zip(arguments, answers, strict=True):
+            self._answer(number, answer)
 
-    async def _stream(self, number: int, run: Run, code: Code) -> Answer:
-        CURRENT.set(number)
-        request = run.requests[number]
+    def _answer(self, number: int, answer: Answer) -> None:
+        run = self._runs.pop(number)
+        del run.requests[number]
+        answer = ABANDONED if number in run.cancelled else answer
+        self._write(ANSWER, number, answer.meta, answer.body)
+
+    def _ended(self, run: Run) -> None:
+        """Begin the next run of a batch that was split."""
+        for number in [*run.requests]:  # users' code has cancelled the task before it began
+            self._answer(number, failure_of(asyncio.CancelledError("its task was cancelled")))
+        if run.following:
+            following, *others = run.following
+            following.following = others
+            self._start(following)
+
+    async def _stream(self, number: int, argument: Any, run: Run, code: Code) -> Answer:
         flow = self._flows[number] = Flow(lambda item: self.send(ITEM, number, {}, item))
         try:
-            async with aclosing(code.values(request)) as values:
+            async with aclosing(code.values(argument)) as values:
                 if not run.streams:
-                    return answer_of([value async for value in values], request)
+                    return answer_of([value async for value in values], run.requests[number])
                 async for value in values:
                     await flow.put(value)
-        except BaseException as error:  # of users' code: ends their request alone
-            return failure_of(error)
         finally:
             del self._flows[number]
         return END_OF_STREAM
@@ -241,12 +253,9 @@ async def _serve(settings: Settings) -> int:
     try:
         await process.prepare(settings)
     except BaseException as error:  # of users' code
-        process.send(READY, 0, {"error": reason_of(error)}, b"")
+        process.send(READY, 0, {"error": reason_of(error)})
         raise
-    about = process.about
-    if len(META.encode(about)) > MAX_META_BYTES:
-        del about["schema"]
-    process.send(READY, 0, about, b"")
+    process.send(READY, 0, process.about)
     await process.stopped
     return 0
 
@@ -260,6 +269,16 @@ def _event_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
+def _result_of(loop: asyncio.AbstractEventLoop, task: asyncio.Task[int]) -> int:
+    """Run a task to its end, also if tasks of users' code raise what stops an event loop."""
+    while True:
+        try:
+            return loop.run_until_complete(task)
+        except (SystemExit, KeyboardInterrupt):
+            if task.done():
+                raise
+
+
 def main(text: str) -> None:
     """Run a handler until the server stops it.
 
@@ -270,7 +289,7 @@ def main(text: str) -> None:
     limit_process(settings.parent)
     loop = _event_loop()
     asyncio.set_event_loop(loop)
-    code = loop.run_until_complete(_serve(settings))
+    code = _result_of(loop, loop.create_task(_serve(settings)))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # threads that still run would be waited for

@@ -40,9 +40,26 @@ def test_numbers_of_answers_may_differ_by_rounding(
     assert is_same_answer(*answers, "application/json; charset=utf-8") is same
 
 
-def test_other_bytes_are_not_compared() -> None:
-    assert is_same_answer(b"a", b"b", "image/png")
-    assert not is_same_answer(b"1", b"?", JSON)
+@pytest.mark.parametrize(
+    ("expected", "answer", "media_type", "same"),
+    [
+        (b"a", b"b", "image/png", True),
+        (b"<a/>", b"<b/>", "application/xml", True),
+        (b"a", b"a", "text/plain", True),
+        (b"a", b"b", "Text/Plain; charset=utf-8", False),
+        (b"1", b"1.0", "text/csv", False),
+        (b'{"a": 1}', b'{"a":1.0}', "application/geo+JSON; x=y", True),
+        (b'{"a": 1}', b'{"a": 2}', "application/geo+json", False),
+        (b"1", b"?", JSON, False),
+        (b"1", b"[" * 100_000, JSON, False),
+        (b"1", b"1" + b"0" * 400, JSON, False),
+        (b"1" + b"0" * 400, b"1" + b"0" * 400, JSON, True),
+    ],
+)
+def test_json_and_texts_are_compared(
+    expected: bytes, answer: bytes, media_type: str, same: bool
+) -> None:
+    assert is_same_answer(expected, answer, media_type) is same
 
 
 def test_a_folder_is_packed_without_hidden_files_and_always_alike(tmp_path: Path) -> None:

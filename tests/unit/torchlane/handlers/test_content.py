@@ -58,6 +58,8 @@ def test_text() -> None:
         request(b"\xe4").text()
     with pytest.raises(InvalidInput, match="not text in klingon"):
         request(b"a", "text/plain; charset=klingon").text()
+    with pytest.raises(InvalidInput, match="not text in"):
+        request(b"a", "text/plain; charset=\0").text()
 
 
 def test_picture_in_the_body_or_in_a_form() -> None:

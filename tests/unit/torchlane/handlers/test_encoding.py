@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,13 @@ from torchlane.handlers.api import CallFailed, Request, Response
 from torchlane.handlers.encoding import (
     Encoded,
     NotAcceptable,
+    accept_of,
     decode_replies,
     decode_reply,
     encode_answer,
     encode_item,
     encode_items,
+    npy_of,
     npz_of,
     png_of,
     weight_of,
@@ -132,6 +135,10 @@ def test_response_that_cannot_be_sent(arguments: tuple[Any, ...], reason: str) -
         Response(*arguments)
 
 
+def test_status_may_be_one_of_the_standard_library() -> None:
+    assert encode_answer(Response("", "a/b", HTTPStatus.CREATED), "")[0] == 201
+
+
 def test_arguments_of_calls() -> None:
     assert encode_item([1, 2]) == ("application/json", b'{"input":[1,2]}', True)
     assert encode_item("text") == ("application/json", b'{"input":"text"}', True)
@@ -184,8 +191,27 @@ def test_replies() -> None:
     assert decode_reply("h", Encoded("application/json", b"[1]")) == [1]
     arrays = decode_reply("m", Encoded("application/x-npz", npz_of({"y": ARRAY})))
     assert np.array_equal(arrays["y"], ARRAY)
-    other = decode_reply("h", Encoded("image/png", b"x"))
-    assert (other.body, other.media_type) == (b"x", "image/png")
+    array = decode_reply("h", Encoded("application/x-npy", npy_of(ARRAY)))
+    assert np.array_equal(array["h"], ARRAY)
+
+
+def test_calls_accept_what_other_handlers_answer() -> None:
+    assert encode_answer(PICTURE, accept_of(arrays=False))[1].media_type == "image/png"
+    assert encode_answer(ARRAY, accept_of(arrays=False))[1].media_type == "application/json"
+
+
+@pytest.mark.parametrize(
+    ("media_type", "body", "status"),
+    [("image/png", b"x", 201), ("text/plain", b"[1]", 200), ("Application/Json", b"", 204)],
+)
+def test_other_replies_are_responses(media_type: str, body: bytes, status: int) -> None:
+    response = decode_reply("h", Encoded(media_type, body), status)
+    assert (response.media_type, response.body, response.status) == (media_type, body, status)
+
+
+def test_reply_that_is_not_what_it_says() -> None:
+    with pytest.raises(ValueError, match="the answer of h is not JSON"):
+        decode_reply("h", Encoded("Application/JSON; charset=utf-8", b"?"))
 
 
 def test_replies_to_a_batch() -> None:
