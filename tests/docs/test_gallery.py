@@ -58,7 +58,9 @@ def execute(line: str, folder: Path) -> None:
     elif words[0] == ".venv/bin/python" and words[1].endswith(".py"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch.export has some, for an LSTM
-            runpy.run_path(str(folder / words[1]))
+            runpy.run_path(
+                str(folder / words[1]), run_name="__main__"
+            )  # TorchScript reads the name
     else:
         line = line.replace(".venv/bin/", f"{Path(sys.executable).parent}/")
         subprocess.run(["bash", "-ec", line], cwd=folder, check=True)
