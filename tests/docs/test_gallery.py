@@ -66,7 +66,9 @@ def execute(line: str, folder: Path) -> None:
     if words[:2] == ADOPT:
         options = QUICK | {"--variants": "trace" if "--task" in words else "script"}
         quick = [option for option in options.items() if option[0] not in words]
-        code, printed = run("adopt", *words[2:], *itertools.chain(*quick))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "SSD always returns")  # torchvision's, at a forward
+            code, printed = run("adopt", *words[2:], *itertools.chain(*quick))
         assert code == 0, printed
     elif words[0] == ".venv/bin/python" and words[1].endswith(".py"):
         with warnings.catch_warnings():
