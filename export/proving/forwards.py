@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 import torch
@@ -73,16 +74,34 @@ def last_item(batch: Arrays) -> dict[str, Array]:
 
 
 def batch_effect(
-    what: str, definition: Definition, tolerance: Tolerance, alone: Arrays, together: Arrays
+    what: str,
+    definition: Definition,
+    tolerance: Tolerance,
+    alone: Arrays,
+    together: Arrays,
+    *,
+    at: Literal["first", "last"] = "last",
 ) -> float:
-    """Return the largest difference between the last item's answers alone and in its batch."""
+    """Return the largest difference between an item's answers alone and in its batch.
+
+    Args:
+        what: where the batch is from, for messages.
+        definition: the model's contract.
+        tolerance: how far both may differ.
+        alone: the item's outputs, as a batch of one.
+        together: the outputs of its batch.
+        at: its place in the batch.
+
+    Raises:
+        ParityError: if they differ by more.
+    """
     most = 0.0
     for spec in definition.outputs:
-        one, inside = alone[spec.name][-1], together[spec.name][-1]
+        one, inside = alone[spec.name][-1], together[spec.name][-1 if at == "last" else 0]
         excess = tolerance.excess(one, inside)
         if excess is not None:
             raise ParityError(
-                f"{what} output {spec.name!r} of the last item in its batch, compared with that of "
+                f"{what} output {spec.name!r} of the {at} item in its batch, compared with that of "
                 f"the item alone: {excess}; an answer must not depend on what else is in its "
                 f"batch: {_advice(one)}"
             )

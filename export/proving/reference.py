@@ -117,6 +117,9 @@ def reference_of(
         if size > 1:
             alone = run(eager, definition, last_item(inputs))
             batch_effect(f"{what}: eager's", definition, tolerance, alone, expected)
+        if size == 2:  # one of both has the batch's largest number, which may hide a common scale
+            alone = run(eager, definition, {name: array[:1] for name, array in inputs.items()})
+            batch_effect(f"{what}: eager's", definition, tolerance, alone, expected, at="first")
         comparisons.append(Comparison(what, inputs, expected))
 
     singles = [

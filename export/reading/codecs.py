@@ -74,6 +74,11 @@ def codec_of(
     picture = _picture(inputs)
     preprocess = _preprocess(args, defaults, picture)
     boxes = [_boxes(text) for text in args.boxes or ()]
+    if preprocess.fit == "none" and (boxes or args.mask):
+        raise UsageError(
+            "--boxes and --mask are for pictures that are scaled; here the model sees the caller's "
+            "own pixels, so leave them out, and let the model return boxes in pixels"
+        )
     return _build_codec(
         ImageCodecSpec,
         preprocess=preprocess,
@@ -172,7 +177,7 @@ def _picture(inputs: Sequence[TensorSpec]) -> TensorSpec:
     if len(candidates) != 1:
         raise UsageError(
             "--codec image needs one --input float32[-1,C,H,W], or uint8, where C is 1 or 3, such "
-            f"as {EXAMPLE}; others may be tensors of other shapes"
+            f"as {EXAMPLE}; others may be tensors of other shapes; got {len(candidates)}"
         )
     return candidates[0]
 

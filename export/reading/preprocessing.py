@@ -290,17 +290,18 @@ def of_huggingface(fields: Mapping[str, Any], what: str) -> Steps:
         Refused: if it describes what this server cannot do.
     """
     values = {k: v for k, v in fields.items() if k not in WITHOUT_EFFECT and v is not None}
+    kind = values.get("image_processor_type", values.get("feature_extractor_type"))
+    if isinstance(kind, str) and SUFFIX.sub("", kind) not in (*PLAIN, CONVNEXT):
+        kinds = ", ".join((*PLAIN, CONVNEXT))
+        _refuse(what, "image_processor_type", f"{SUFFIX.sub('', kind)!r} is not one of {kinds}")
     config = _parse_fields(_HuggingFace, values, what)
     if config.resample is not None and config.resample not in RESAMPLING:
         names = ", ".join(f"{number} ({name})" for number, name in RESAMPLING.items())
         _refuse(what, "resample", f"{config.resample} must be one of {names}")
     if config.kind == CONVNEXT:
         height, width, fit, shorter = _convnext(config, what)
-    elif config.kind in PLAIN:
-        height, width, fit, shorter = _plain(config, what)
     else:
-        kinds = ", ".join((*PLAIN, CONVNEXT))
-        _refuse(what, "image_processor_type", f"{config.kind!r} is not one of {kinds}")
+        height, width, fit, shorter = _plain(config, what)
     # (value * factor - mean) / std, as (value / 255 - mean / scale) / (std / scale)
     scale = 255 * (config.rescale_factor if config.do_rescale else 1)
     mean, std = config.image_mean, config.image_std

@@ -13,10 +13,15 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
+import torch
 
+from app.types import Array
 from tests.docs.blocks import ROOT, blocks
+from tests.docs.eager import eager
 from tests.e2e.server import Server, running
 from tests.unit.export.command_line import run
 
@@ -25,7 +30,16 @@ REQUESTS = [text for language, text in BLOCKS if language == "sh" and "curl" in 
 ADOPT = [".venv/bin/torchlane", "adopt"]
 # The variants and batches of such models are tested elsewhere, each for seconds.
 QUICK = {"--threads": "1", "--max-batch-size": "2"}
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the server needs a dozen models
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),  # the server needs a dozen models
+    pytest.mark.filterwarnings("ignore:SSD always returns"),  # torchvision's, at each forward
+]
+
+
+class Served(NamedTuple):
+    server: Server
+    folder: Path
 
 
 def model_of(request: str) -> str:
@@ -44,6 +58,9 @@ def without_torchvision() -> str:
 
 
 VISION = "ssdlite"  # what needs torchvision
+SIDE = 192  # pixels of docs/three.png, a square
+BOXES_OF = {"detector": 64, VISION: 320}  # pixels of the model's input
+FILES = {"segmenter": "classes", "enlarge": "output"}  # the output that a file has
 NO_VISION = without_torchvision()
 
 
@@ -56,16 +73,20 @@ def execute(line: str, folder: Path) -> None:
         code, printed = run("adopt", *words[2:], *itertools.chain(*quick))
         assert code == 0, printed
     elif words[0] == ".venv/bin/python" and words[1].endswith(".py"):
+        torch.manual_seed(1)  # with it the detector finds boxes and the segmenter three classes
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch.export has some, for an LSTM
-            runpy.run_path(str(folder / words[1]))
+            runpy.run_path(
+                str(folder / words[1]), run_name="__main__"
+            )  # TorchScript reads the name
     else:
         line = line.replace(".venv/bin/", f"{Path(sys.executable).parent}/")
         subprocess.run(["bash", "-ec", line], cwd=folder, check=True)
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server of all recipes, and the folder in which they were made."""
     pytest.importorskip("transformers", reason="transformers is not installed")
     folder = tmp_path_factory.mktemp("gallery")
     (folder / "docs").mkdir()
@@ -81,29 +102,65 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
                 for line in text.replace("\\\n", " ").splitlines():
                     execute(line, folder)
     with running(folder / "artifacts", folder / "log") as server:
-        yield server
+        yield Served(server, folder)
 
 
 @pytest.mark.parametrize("request_of", REQUESTS, ids=model_of)
-def test_each_request_is_answered(server: Server, request_of: str, tmp_path: Path) -> None:
+def test_each_request_is_answered_as_by_eager(served: Served, request_of: str) -> None:
     if model_of(request_of) == VISION and NO_VISION:
         pytest.skip(NO_VISION)
-    (tmp_path / "docs").mkdir()
-    shutil.copy(ROOT / "docs/three.png", tmp_path / "docs")
+    server, folder = served
     script = request_of.replace("http://127.0.0.1:8000", server.url)
     script = script.replace(".venv/bin/python", sys.executable)
     done = subprocess.run(
-        ["bash", "-ec", script], cwd=tmp_path, capture_output=True, text=True, check=False
+        ["bash", "-ec", script], cwd=folder, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    if "-o " in script:
-        assert any(tmp_path.glob("*.npy"))
-    else:
-        answer = json.loads(done.stdout)
-        if "/predictions/" in script:  # TorchServe's own form
-            assert answer.keys() == {"cat", "dog"}
-        else:
-            assert answer.get("prediction") or answer.get("data")
+    name = model_of(request_of)
+    expected = eager(name, request_of, folder)
+    check(name, answered(name, script, done.stdout, folder), expected)
+
+
+def answered(name: str, script: str, printed: str, folder: Path) -> dict[str, Any]:
+    """The outputs of an answer, by the names of the model's outputs."""
+    if file := re.search(r"-o (\S+)", script):
+        return {FILES[name]: np.load(folder / file[1])}
+    answer = json.loads(printed)
+    if "/predictions/" in script:  # TorchServe's own form
+        return {"output": [answer["cat"], answer["dog"]]}
+    if "/v1/embeddings" in script:
+        return {"output": answer["data"][0]["embedding"]}
+    prediction = answer["prediction"]
+    if "spans" in prediction:
+        return {"output": [span["score"] for span in prediction["spans"]]}
+    if "outputs" not in prediction:
+        return {"output": prediction["scores"], "indices": prediction.get("indices")}
+    outputs: dict[str, Any] = prediction["outputs"]
+    return {"output": outputs.pop("embedding")} if "embedding" in outputs else outputs
+
+
+def check(name: str, answer: dict[str, Any], expected: dict[str, Array]) -> None:
+    """Compare an answer with eager's; boxes and masks in the pixels of docs/three.png."""
+    if name in ("detector", VISION):
+        count = int(expected.pop("found" if name == "detector" else "count"))
+        expected = {key: rows[:count] for key, rows in expected.items()}
+        if name == "detector":
+            assert count > 0
+        expected["boxes"] = (expected["boxes"] * SIDE / BOXES_OF[name]).clip(0, SIDE)
+    elif name == "segmenter":
+        factor = SIDE // expected["classes"].shape[-1]
+        expected["classes"] = expected["classes"].repeat(factor, 0).repeat(factor, 1)
+        assert len(np.unique(expected["classes"])) > 1  # else any places would be right
+    elif name == "classifier":
+        scores = torch.tensor(expected["output"]).softmax(0).numpy()
+        best = np.argsort(-scores)[:2]
+        expected = {"output": scores[best], "indices": best}
+    elif name.startswith("clip"):
+        mine, theirs = np.array(answer["output"]), expected["output"]
+        assert mine @ theirs / np.linalg.norm(mine) / np.linalg.norm(theirs) >= 0.9999
+    for key, value in expected.items():
+        atol = 0.02 if name == "quantized" else 1e-4
+        np.testing.assert_allclose(np.array(answer[key]), value, rtol=1e-3, atol=atol, err_msg=key)
 
 
 def test_there_is_a_recipe_for_each_kind() -> None:

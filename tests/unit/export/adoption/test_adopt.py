@@ -440,6 +440,11 @@ class TestPlaces:
             (["--boxes", "boxes"], "--boxes 'boxes': must be NAME=FORM"),
             (["--boxes", "boxes=xyxy,absolute"], "perhaps with ,relative or ,columns"),
             (["--boxes", "other=xyxy"], "--boxes, --mask: 'other' is not an output; the model has"),
+            (
+                ["--fit", "none", "--boxes", "boxes=xyxy"],
+                "so leave them out, and let the model return",
+            ),
+            (["--fit", "none", "--mask", "boxes"], "--boxes and --mask are for pictures that are"),
             (["--codec", "tensor", "--mask", "boxes"], "--mask is for pictures: add --codec image"),
         ],
     )

@@ -96,6 +96,23 @@ class TestReference:
             reference_of(mixing, TINY, 3, quiet)
         assert reference_of(mixing, TINY, 1, quiet).batch_sizes == (1,)
 
+    @pytest.mark.parametrize(("biggest", "place"), [(0, "last"), (1, "first")])
+    def test_one_scale_for_a_batch_of_two_is_rejected(self, biggest: int, place: str) -> None:
+        """Only the item without the batch's largest number shows it."""
+
+        def draw(_: np.random.Generator, batch: int) -> dict[str, np.ndarray]:
+            rows = np.full((batch, 2), 0.123, np.float32)
+            rows[biggest if batch > 1 else 0] = 1
+            return {"x": rows}
+
+        def one_scale(x: torch.Tensor) -> torch.Tensor:
+            scale = x.abs().max() / 127
+            return (x / scale).round() * scale
+
+        drawn = replace(TINY, random_inputs=draw)
+        with pytest.raises(ParityError, match=f"of the {place} item in its batch, compared"):
+            reference_of(one_scale, drawn, 2, quiet)
+
     def test_missing_numbers_are_replaced_without_a_look_at_other_items(self) -> None:
         inputs = (TINY.inputs[0].model_copy(update={"nan": True}),)
         samples = Samples(inputs, TINY.codec, ((inputs[0].item_shape,),))

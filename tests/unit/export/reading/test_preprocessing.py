@@ -286,6 +286,7 @@ def without(config: dict[str, Any], key: str) -> dict[str, Any]:
         ({**CLIP, "do_resize": False}, "do_resize: Input should be True"),
         ({**CLIP, "resample": 4}, "resample: 4 must be one of 0 (nearest), 1 (lanczos), 2 (bil"),
         ({**CLIP, "image_processor_type": "LevitImageProcessor"}, "'Levit' is not one of Blip,"),
+        ({"image_processor_type": "Qwen2VLImageProcessor"}, "'Qwen2VL' is not one of Blip,"),
         ({**CLIP, "do_center_crop": False}, "size: must be height and width, for pictures of one"),
         ({**CLIP, "crop_size": {"shortest_edge": 224}}, "crop_size: must be height and width"),
         ({**CLIP, "size": {"shortest_edge": 256, "height": 256}}, "size: must be shortest_edge,"),
