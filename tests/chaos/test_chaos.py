@@ -36,7 +36,7 @@ def test_no_answer_is_lost_duplicated_wrong_or_misdelivered(
     assert outcome.checker.kinds["flood_ahead"] > 0
     assert outcome.checker.handler.codes["ok"] > 0
     assert outcome.checker.handler.codes["handler_failed"] > 0
-    assert outcome.restarts
+    assert outcome.restarts or plan.workers > 1  # a killed worker takes its counters with it
     if plan.workers > 1:
         assert outcome.faults["worker killed"] == 1
     else:

@@ -19,7 +19,7 @@ SUMMARY = {
 }
 INFO = SUMMARY | {
     *("limits", "description", "precision", "codec", "media_types", "inputs", "outputs"),
-    *("labels", "example", "calls"),
+    *("labels", "example", "calls", "request_schema", "streams"),
 }
 DETAILS = INFO | {"settings", "variant", "signed_by", "replicas", "manifest"}
 PATHS = ("/models", "/models/double")

@@ -316,7 +316,8 @@ class TestLimits:
         async with asyncio.timeout(60):
             while await server.metric("torchlane_requests_in_flight"):
                 await asyncio.sleep(0.01)
-        assert not caplog.records
+        # Of calls whose callers have left, only some are logged, and how many are not.
+        assert not [each for each in caplog.records if "requests_not_logged" not in str(each.msg)]
         assert numbers(await server.infer(row())) == [2, 4]
 
     async def test_a_flood_of_pings(self, server: Server) -> None:
