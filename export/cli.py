@@ -121,9 +121,10 @@ def _parse(command: str, arguments: Sequence[str], models: Collection[str]) -> a
     """
     args = parser(command, models).parse_args(arguments[0 if command == EXPORT else 1 :])
     if "model" in args and args.model not in models:
+        others = [each for each in COMMANDS if each != HANDLER]  # which is one of `export`
         raise UsageError(
             f"unknown model {args.model!r}; there are: {', '.join(sorted(models))}"
-            + (f"; other commands: torchlane {'|'.join(COMMANDS)}" if command == EXPORT else "")
+            + (f"; other commands: torchlane {'|'.join(others)}" if command == EXPORT else "")
         )
     if command == EXPORT and args.checkpoint_key and not args.checkpoint:
         raise UsageError("--checkpoint-key needs --checkpoint FILE")
