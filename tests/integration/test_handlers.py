@@ -478,3 +478,14 @@ async def test_openapi_has_the_calls_of_each_handler(tmp_path: Path) -> None:
         batch = document["paths"]["/models/order/batch-predict"]["post"]
         assert batch["requestBody"]["content"]["application/json"]["schema"]["required"]
         assert (await api.client.get("/models/order")).json()["request_schema"] == schema
+
+
+@pytest.mark.parametrize("definitions", [["a"], "abc", [1], {"a": 1}, {"a b": {}}])
+async def test_a_schema_that_is_none_breaks_no_document(
+    tmp_path: Path, definitions: object
+) -> None:
+    folder = write_handler(tmp_path, "order", 1, ORDER, [asks({"price": 2}, 4.0)])
+    change_manifest(folder, lambda manifest: manifest.update(request_schema={"$defs": definitions}))
+    async with serving(tmp_path, handlers="on") as api:
+        document = (await api.client.get("/openapi.json")).json()
+        assert "/models/order/predict" in document["paths"]

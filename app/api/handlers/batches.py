@@ -14,7 +14,7 @@ from app.codecs.base import JSON
 from app.errors import InvalidInput, PayloadTooLarge, TorchlaneError
 from app.handlers.contract import HandlerAnswer
 from app.types import ModelId
-from models.byte_order import strip_byte_order_mark
+from models.byte_order import NotUtf8Error, strip_byte_order_mark
 
 SCAN_BYTES = 256 << 10  # looked at together: takes a millisecond or two, with the GIL
 ENCODED_BYTES = 192 << 10  # in base64 at once; a multiple of three
@@ -50,7 +50,10 @@ def items_of(body: bytes, content_type: str, most: int) -> list[Item]:
             'a batch for a handler is JSON, {"inputs": [...]}, or a form with files, got '
             f"{content_type[:80]!r}; send other bodies one by one to predict"
         )
-    text = strip_byte_order_mark(body)
+    try:
+        text = strip_byte_order_mark(body)
+    except NotUtf8Error as error:
+        raise InvalidInput(f"the body is not JSON: {error}") from error
     begins = BEGINNING.match(text)
     if begins is None:
         raise InvalidInput(SHAPE)

@@ -76,8 +76,10 @@ def _schema(made: Docs, handler: LoadedHandler) -> Docs | None:
             orjson.dumps(schema),
         )
     )
-    definitions: dict[str, Any] = moved.pop("$defs", {})
-    if not all(NAME.fullmatch(name) for name in definitions):
+    definitions: Any = moved.pop("$defs", {})
+    if not isinstance(definitions, dict) or not all(
+        NAME.fullmatch(name) and isinstance(each, dict) for name, each in definitions.items()
+    ):
         return {}  # of another tool's making: no component can have this name
     for name, each in definitions.items():
         made["components"]["schemas"][prefix + name] = each

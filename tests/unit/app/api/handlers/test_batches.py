@@ -86,3 +86,9 @@ def test_answers_of_every_kind_are_one_document() -> None:
             {"error": "it failed", "code": "handler_failed"},
         ],
     }
+
+
+@pytest.mark.parametrize("charset", ["utf-16", "utf-32"])
+def test_another_encoding_is_refused(charset: str) -> None:
+    with pytest.raises(InvalidInput, match="the body is not JSON"):
+        items_of('{"inputs":[1]}'.encode(charset), "", 9)
