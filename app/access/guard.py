@@ -98,7 +98,7 @@ class Caller:
 
 
 class InnerCaller(Caller):
-    """Whoever a handler calls models for: its own caller, or the server itself.
+    """The one for whom a handler calls models: its own caller, or the server itself.
 
     Args:
         outer: the handler's caller; None: the server, which may call every model.

@@ -16,7 +16,7 @@ ABANDONED = CallReply(499, code="abandoned", error="the call was dropped, or its
 
 
 class Caller(Protocol):
-    """Whoever calls models."""
+    """What carries out the calls of models."""
 
     def call(
         self, job: Job | None, call: ModelCall, reply: Callable[[CallReply], None]

@@ -15,12 +15,13 @@ from app.handlers.contract import HandlerSpec
 from app.handlers.memory import memory_of
 from app.handlers.output import Output
 from app.handlers.spawn import spawn
+from torchlane.handlers.launch import has_exited
 
 REAP_S = 0.005  # between two looks whether a killed process has ended
 
 
 class Owner(Protocol):
-    """Whoever has the process."""
+    """What the process belongs to."""
 
     def exceeded(self, memory_bytes: int) -> None:
         """It takes more memory than its limit."""
@@ -85,11 +86,7 @@ class Child:
     @property
     def has_exited(self) -> bool:
         """Whether it has; its group still has its number, because it is not reaped here."""
-        try:
-            flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-            return not self.is_running or os.waitid(os.P_PID, self.pid, flags) is not None
-        except ChildProcessError:  # the kernel has reaped it, because SIGCHLD is ignored
-            return True
+        return not self.is_running or has_exited(self.pid)
 
     def measure(self) -> None:
         """Read its resident memory in a thread, unless that is being done."""

@@ -21,7 +21,7 @@ COPIED_BYTES = 64 << 10  # a body up to this is sent together with its head
 
 
 class Owner(Protocol):
-    """Whoever the frames are for."""
+    """What the frames are for."""
 
     def received(self, frame: Frame) -> None:
         """A frame has come.

@@ -18,7 +18,7 @@ LOG = structlog.get_logger(__name__)
 
 
 class Owner(Protocol):
-    """Whoever runs jobs."""
+    """What runs jobs."""
 
     def settled(self, job: Job) -> None:
         """A job is settled: by its answer, by an error, or because its caller has left."""

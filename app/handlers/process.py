@@ -18,6 +18,7 @@ from app.handlers.connection import Connection
 from app.handlers.contract import HandlerAnswer, HandlerSpec
 from app.handlers.failures import error_of, text_of
 from app.handlers.job import Job, Run
+from torchlane.handlers.api import NO_CONTENT, WITHOUT_BODY
 from torchlane.handlers.frames import (
     ANSWER,
     CALL,
@@ -39,12 +40,10 @@ LOG = structlog.get_logger(__name__)
 GRACE_S = 2.0  # for cancelled code
 EXIT_S = 0.2  # from the end of the connection to that of the process
 FIRST_STATUS, LAST_STATUS = 200, 599
-NO_CONTENT = 204
-WITHOUT_BODY = (NO_CONTENT, 205, 304)  # RFC 9110
 
 
 class Pool(Caller, Protocol):
-    """Whoever has processes."""
+    """The owner of processes."""
 
     def ready(self, process: HandlerProcess) -> None:
         """A process can take requests."""
@@ -169,9 +168,8 @@ class HandlerProcess:
 
     def taken(self, job: Job) -> None:
         """Let a stream go on."""
-        for number, each in job.run.jobs.items() if job.run is not None else ():
-            if each is job:
-                self._connection.send(TAKEN, number)
+        if job.run is not None:
+            self._tell(TAKEN, job, job.run)
 
     def left(self, job: Job) -> None:
         """Cancel the code of a job that was settled before its answer came."""
@@ -179,11 +177,15 @@ class HandlerProcess:
         if run is None or run not in self.runs:
             return
         run.live -= 1
-        for number, each in run.jobs.items():
-            if each is job:
-                self._connection.send(CANCEL, number)
+        self._tell(CANCEL, job, run)
         self._is_left(run)
         self._kill_condemned()
+
+    def _tell(self, kind: int, job: Job, run: Run) -> None:
+        """Send a frame that is about the request of a job."""
+        for number, each in run.jobs.items():
+            if each is job:
+                self._connection.send(kind, number)
 
     def look(self) -> None:
         """Check that the process lives, and its memory; called every quarter of a second."""

@@ -33,7 +33,7 @@ from torchlane.handlers.frames import (
     MalformedFrame,
     head,
 )
-from torchlane.handlers.launch import Code, launch
+from torchlane.handlers.launch import Code, has_exited, launch
 
 END_S = 2.0  # to end by itself
 READY_S = 300.0  # for import and `setup`, as in a server
@@ -248,14 +248,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     late = time.monotonic() + END_S
     try:
         # It is not reaped here: until then no other group can get its number.
-        while time.monotonic() < late and not _has_exited(process):
+        while time.monotonic() < late and not has_exited(process.pid):
             time.sleep(0.01)
     finally:  # also at a second Ctrl-C
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def _has_exited(process: subprocess.Popen[bytes]) -> bool:
-    flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-    return os.waitid(os.P_PID, process.pid, flags) is not None

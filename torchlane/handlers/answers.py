@@ -64,9 +64,8 @@ def failure_of(error: BaseException) -> Answer:
 
 def reason_of(error: BaseException) -> str:
     """Type, message and place of an exception."""
-    message, place = message_of(error), where(error)
-    reason = f"{_kind(error)}: {message}" if message else _kind(error)
-    return reason + (f" ({place})" if place else "")
+    place = where(error)
+    return _told(error) + (f" ({place})" if place else "")
 
 
 def message_of(error: BaseException) -> str:
@@ -103,9 +102,7 @@ def _fields_of(error: BaseException) -> dict[str, Any]:
         return {"code": "invalid_input", "error": message_of(error), "details": details}
     if isinstance(error, NotAcceptable):
         return {"code": "not_acceptable", "error": message_of(error)}
-    message = message_of(error)
-    reason = f"{_kind(error)}: {message}" if message else _kind(error)
-    return {"code": "handler_failed", "error": reason, "where": where(error)}
+    return {"code": "handler_failed", "error": _told(error), "where": where(error)}
 
 
 def _details_of(error: InvalidInput) -> Iterator[dict[str, str | int | float]]:
@@ -132,6 +129,12 @@ def _is_number(value: object) -> TypeGuard[int | float]:
     if isinstance(value, int):
         return abs(value) < MAX_NUMBER
     return isinstance(value, float) and math.isfinite(value)
+
+
+def _told(error: BaseException) -> str:
+    """Type and message of an exception."""
+    message = message_of(error)
+    return f"{_kind(error)}: {message}" if message else _kind(error)
 
 
 def _kind(error: BaseException) -> str:

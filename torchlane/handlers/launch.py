@@ -120,6 +120,14 @@ def launch(code: Code, stdout: int, stderr: int) -> Launched:
     return Launched(process, ours)
 
 
+def has_exited(pid: int) -> bool:
+    """Whether a child has exited, without reaping it: its group keeps its number until then."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # the kernel has reaped it, because SIGCHLD is ignored
+        return True
+
+
 class _Owner(NamedTuple):
     """Whom a process belongs to, as for `subprocess.Popen`; by default whom its starter does."""
 
