@@ -33,6 +33,7 @@ class Example(NamedTuple):
     answer: bytes
     media_type: str = JSON
     answer_type: str = JSON
+    status: int = 200
 
 
 def asks(body: object, answer: object) -> Example:
@@ -69,7 +70,7 @@ def write_handler(
                 request=request,
                 media_type=each.media_type,
                 answer=answer,
-                status=200,
+                status=each.status,
                 answer_type=each.answer_type,
             )
         )

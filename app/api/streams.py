@@ -6,8 +6,6 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 
-import orjson
-
 from app.api.errors import VARY
 from app.codecs.base import JSON
 from app.errors import TorchlaneError
@@ -22,18 +20,30 @@ class Stream:
 
     Args:
         media_type: `SSE` or `NDJSON`.
+        count: called with the bytes of all items that are not written; raises `Overloaded` if these
+            are too many.
         taken: called when an item was written, so that another one may come.
         leave: called if the caller does not want the rest.
+
+    Attributes:
+        is_left: whether the caller has left before the end.
     """
 
     def __init__(
-        self, media_type: str, taken: Callable[[], None], leave: Callable[[], None]
+        self,
+        media_type: str,
+        count: Callable[[int], None],
+        taken: Callable[[], None],
+        leave: Callable[[], None],
     ) -> None:
+        self.is_left = False
         self._is_sse = media_type == SSE
         self._media_type = media_type
+        self._count = count
         self._taken = taken
         self._leave = leave
         self._items: deque[bytes] = deque()
+        self._bytes = 0  # of items that are not written
         self._error: TorchlaneError | None = None
         self._has_ended = False
         self._news = asyncio.Event()
@@ -49,39 +59,53 @@ class Stream:
         ]
 
     def add(self, item: bytes) -> None:
-        """Add an item, as JSON."""
+        """Add an item, as JSON.
+
+        Raises:
+            Overloaded: if all answers would take too many bytes.
+        """
+        self._count(self._bytes + len(item))
+        self._bytes += len(item)
         self._items.append(item)
         self._news.set()
 
     def end(self, error: TorchlaneError | None = None) -> None:
-        """Say that no more items come, because of an error or not."""
-        self._has_ended, self._error = True, error
-        self._news.set()
+        """Say that no more items come, because of an error or not; harmless if it was said."""
+        if not self._has_ended:
+            self._has_ended, self._error = True, error
+            self._news.set()
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """The body, an item at a time; each counts as taken when the next one is asked for.
 
         Raises:
-            TorchlaneError: after an event that tells it.
+            TorchlaneError: why there are no more; `failure` is what the caller gets to read.
         """
-        try:
-            while True:
-                while self._items:
-                    yield self._written(self._items.popleft(), b"")
-                    self._taken()
-                if self._has_ended:
-                    break
-                self._news.clear()
-                await self._news.wait()
-        finally:
-            self._leave()
+        while not self.is_left:
+            while self._items and not self.is_left:
+                item = self._items.popleft()
+                yield self._written(item, b"")
+                self._bytes -= len(item)
+                self._count(self._bytes)
+                self._taken()
+            if self._has_ended:
+                break
+            self._news.clear()
+            await self._news.wait()
         if self._error is not None:
-            told = orjson.dumps({"error": str(self._error), "code": self._error.code})
-            yield self._written(told, b"event: error\n")
             raise self._error
+
+    def failure(self, told: bytes) -> bytes:
+        """The end of the body of a stream that failed.
+
+        Args:
+            told: the error, as JSON.
+        """
+        return self._written(told, b"event: error\n")
 
     def leave(self) -> None:
         """The caller has left: end."""
+        self.is_left = True
         self._leave()
         self.end()
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+FAILED = "the handler failed; the server's log has the reason, with this request's id"
+
 
 @dataclass(frozen=True, slots=True)
 class HandlerSpec:
@@ -32,6 +34,7 @@ class HandlerSpec:
         seconds: the longest time that one request may run.
         memory_bytes: limit for the resident memory of one process with its children.
         queue_limit: the most requests that may wait for a process.
+        streams: whether `predict` yields its answer.
         user: that its processes run as; None: the server's.
     """
 
@@ -47,6 +50,7 @@ class HandlerSpec:
     seconds: float
     memory_bytes: int
     queue_limit: int
+    streams: bool = False
     user: str | None = None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app import errors
+from app.handlers.contract import FAILED
 
 MAX_TEXT = 4000  # characters of a message
 MAX_DETAILS = 20
@@ -23,7 +24,6 @@ PASSED_ON: Mapping[str, type[errors.TorchlaneError]] = {
         *(errors.HandlerTimeout, errors.ShuttingDown),
     )
 }
-FAILED = "the handler failed; the server's log has the reason, with this request's id"
 
 
 def error_of(meta: Mapping[str, Any]) -> errors.TorchlaneError:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 import structlog
@@ -42,7 +43,8 @@ class Job:
         error: why there is no answer.
         timer: ends it at its deadline.
         ahead: bytes of each item of its stream that was not taken, the oldest first.
-        moved_at: when an item came or was taken, on `time.monotonic`; 0: none was.
+        first_at: when its first item came, on `time.monotonic`; 0: none has.
+        moved_at: when an item last came or was taken; 0: none was.
     """
 
     __slots__ = (
@@ -52,6 +54,7 @@ class Job:
         "ahead",
         "began",
         "error",
+        "first_at",
         "is_settled",
         "moved_at",
         "request",
@@ -69,7 +72,7 @@ class Job:
         self.error: Exception | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.ahead: deque[int] = deque()
-        self.moved_at = 0.0
+        self.first_at = self.moved_at = 0.0
         self._owner = owner
         self._answer: HandlerAnswer | None = None
         self._then: Callable[[], None] | None = None
@@ -87,6 +90,9 @@ class Job:
         take = self.request.on_item
         if take is None or not fits(self.ahead, len(body)):
             raise MalformedFrame("an item of a stream that nobody waits for")
+        if not self.first_at:
+            self.first_at = now
+            self.request = replace(self.request, body=b"")  # a stream may last for hours
         self.ahead.append(len(body))
         self.moved_at = now
         take(body)

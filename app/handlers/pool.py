@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 
 from app.errors import (
+    Abandoned,
     DeadlineExceeded,
     HandlerFailed,
     HandlerTimeout,
@@ -69,7 +70,9 @@ class ProcessPool:
         self._keeper = Keeper(spec, self, metrics, ready_s)
         self._queue: dict[Job, None] = {}  # in order
         self._running: dict[Job, HandlerProcess] = {}
-        self._run_s = 0.0  # moving average of a run's seconds
+        # Moving averages of seconds in a process: of a run, and until a request has its answer, or
+        # the first item of it.
+        self._run_s = self._answer_s = 0.0
         self._is_closing = False
         self._is_draining = False
         self._wakes = False  # whether batches will be formed at the end of this turn
@@ -163,16 +166,16 @@ class ProcessPool:
             queued -= free * spec.max_batch_size
         if queued <= 0:
             return
-        places = self._keeper.places
-        # Those that run are on average half done.
-        ahead = math.ceil(queued / spec.max_batch_size) - 1 + (places - free) / 2
-        wait_s = max(0.0, ahead / places * self._run_s)
+        oldest = next(iter(self._running), None)
+        running_s = 0.0 if free or oldest is None else self._run_s - (now - oldest.started)
+        ahead = math.ceil(queued / spec.max_batch_size) - 1
+        wait_s = max(0.0, running_s) + ahead / self._keeper.places * self._run_s
         if queued > self.queue_limit:
             raise Overloaded(
                 f"the queue of the handler {spec.name} is full: {len(self._queue)} requests wait",
                 wait_s,
             )
-        if wait_s + self._run_s > left_s:
+        if wait_s + self._answer_s > left_s:
             raise Overloaded(
                 f"cannot meet the {left_s * 1000:.0f} ms deadline: {len(self._queue)} requests "
                 f"wait for the handler {spec.name}",
@@ -211,17 +214,19 @@ class ProcessPool:
         return [*islice(jobs, self._spec.max_batch_size)]
 
     def _late(self, job: Job) -> None:
-        if job.moved_at and job in self._running:  # each item of a stream has the same time
-            most_s = min(job.request.deadline - job.began, self._spec.seconds)
-            left_s = job.moved_at + most_s - time.monotonic()
-            if left_s > 0:
-                job.timer = self._loop.call_later(left_s, partial(self._late, job))
-                return
         if job not in self._running:
             job.fail(DeadlineExceeded("the deadline has passed; allow more time or send less"))
             return
-        seconds = time.monotonic() - job.started
-        job.fail(HandlerTimeout(f"the handler {self._spec.name} did not answer in {seconds:.3f} s"))
+        now, did = time.monotonic(), "did not answer"
+        since = job.started
+        if job.moved_at:  # each item of a stream has the same time, while its reader waits
+            most_s = min(job.request.deadline - job.began, self._spec.seconds)
+            left_s = most_s if job.ahead else job.moved_at + most_s - now
+            if left_s > 0:
+                job.timer = self._loop.call_later(left_s, partial(self._late, job))
+                return
+            since, did = job.moved_at, "gave no further item"
+        job.fail(HandlerTimeout(f"the handler {self._spec.name} {did} in {now - since:.3f} s"))
 
     # What jobs and processes tell
 
@@ -237,6 +242,9 @@ class ProcessPool:
                 process.left(job)
             queue_s, run_s = job.started - job.began, now - job.started
         error = job.error
+        if job.first_at or (run_s and not isinstance(error, Abandoned)):
+            answer_s = (job.first_at or now) - job.started
+            self._answer_s = _moved(self._answer_s, answer_s)
         code = error.code if isinstance(error, TorchlaneError) else "internal"
         self._metrics.ended("ok" if error is None else code, queue_s, run_s)
         if not self._queue and not self._running:
@@ -280,8 +288,7 @@ class ProcessPool:
 
     def free(self, process: HandlerProcess, run: Run) -> None:
         """See `Pool`."""
-        seconds = time.monotonic() - run.started
-        self._run_s += (seconds - self._run_s) * (SHARE if self._run_s else 1.0)
+        self._run_s = _moved(self._run_s, time.monotonic() - run.started)
         if self._queue:
             self._dispatch()
 
@@ -315,6 +322,11 @@ class ProcessPool:
     def _fail_open(self) -> None:
         for job in [*self._queue, *self._running]:
             job.fail(ShuttingDown(f"the handler {self._spec.name} is being stopped"))
+
+
+def _moved(average: float, latest: float) -> float:
+    """A moving average after one more measurement."""
+    return average + (latest - average) * (SHARE if average else 1.0)
 
 
 def _nothing() -> None:

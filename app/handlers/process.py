@@ -40,6 +40,7 @@ LOG = structlog.get_logger(__name__)
 GRACE_S = 2.0  # for cancelled code
 EXIT_S = 0.2  # from the end of the connection to that of the process
 FIRST_STATUS, LAST_STATUS = 200, 599
+END_OF_STREAM = HandlerAnswer(200, "", b"")
 
 
 class Pool(Caller, Protocol):
@@ -151,7 +152,7 @@ class HandlerProcess:
                 "media_type": request.media_type,
                 "accept": request.accept,
                 "request_id": request.request_id,
-                "timeout_ms": max(0.0, (request.deadline - now) * 1000),
+                "timeout_ms": max(0.0, min(request.deadline - now, self._spec.seconds) * 1000),
                 "traceparent": request.traceparent,
             }
             if request.query:
@@ -275,6 +276,10 @@ class HandlerProcess:
         if reason:
             self.end("start", reason)
             return
+        if (frame.meta.get("streams") is True) != self._spec.streams:
+            now, then = ("returns", "yielded") if self._spec.streams else ("yields", "returned")
+            self.end("start", f"its predict {now} the answer, at export it {then} it: export it")
+            return
         self.is_ready = True
         self._pool.ready(self)
 
@@ -283,8 +288,11 @@ class HandlerProcess:
         if frame.number not in self._of:
             raise MalformedFrame(f"an answer to the unknown request {frame.number}")
         answer = None if "code" in meta else _answer(meta, frame.body)
-        run = self._of.pop(frame.number)
-        job = run.jobs.pop(frame.number)
+        run = self._of[frame.number]
+        job = run.jobs[frame.number]
+        if answer is not None and job.request.on_item is not None and answer != END_OF_STREAM:
+            raise MalformedFrame("an answer that is not the end of a stream")
+        del self._of[frame.number], run.jobs[frame.number]
         if not run.jobs:
             self.runs.discard(run)
             self._held.discard(run)

@@ -37,6 +37,7 @@ Mode: TypeAlias = Literal["off", "on", "signed"]
 PoolFactory: TypeAlias = Callable[[HandlerSpec, Mapping[str, int], HandlerCounts], HandlerPool]
 PREFIX = "torchlane-handler-"
 SHOWN = 300  # characters of an answer in a problem
+STREAMS_S = 600.0  # for the open streams of a version that is replaced or removed
 
 
 class SettingsForbid(ArtifactInvalid):
@@ -62,6 +63,7 @@ class HandlerInstaller:
         self._make_pool = make_pool
         # Also of versions that were replaced, until they have answered.
         self._running: dict[HandlerPool, contextlib.ExitStack] = {}
+        self._ending: set[asyncio.Task[None]] = set()
 
     async def start(
         self,
@@ -132,12 +134,18 @@ class HandlerInstaller:
     async def end(self, handler: LoadedHandler, *, replaced: bool = False) -> None:
         """Answer the requests that a handler accepted, then end its processes.
 
+        Streams that are still open after the time of a request end later, in the background.
+
         Args:
             handler: gets no more requests.
             replaced: whether another revision of the version serves.
         """
-        await handler.pool.drain(handler.settings.timeout_s)
-        await self._close(handler.pool)
+        ending = asyncio.create_task(self._end_open(handler.pool))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+        done, _ = await asyncio.wait([ending], timeout=handler.settings.timeout_s)
+        for each in done:
+            each.result()
         if not replaced:
             self._metrics.remove_model(handler.id)
 
@@ -145,8 +153,14 @@ class HandlerInstaller:
         """Accept no more requests for any handler, and wait for the open ones."""
         await asyncio.gather(*(pool.drain(budget_s) for pool in self._running))
 
+    async def _end_open(self, pool: HandlerPool) -> None:
+        await pool.drain(STREAMS_S)
+        await self._close(pool)
+
     async def stop(self) -> None:
         """End all processes."""
+        for ending in self._ending:
+            ending.cancel()
         await asyncio.gather(*map(self._close, [*self._running]))
 
     async def _close(self, pool: HandlerPool) -> None:
@@ -209,6 +223,7 @@ def _spec(manifest: HandlerManifest, settings: ModelSettings, folder: Path) -> H
         seconds=limits.seconds,
         memory_bytes=limits.memory_bytes,
         queue_limit=queue_limit(manifest, settings),
+        streams=manifest.streams,
         user=settings.user,
     )
 

@@ -238,10 +238,32 @@ async def test_both_ways_answer_any_status_and_type(
         assert server.asgi == []
 
 
+async def test_openapi_has_the_statuses_and_types_of_the_examples(tmp_path: Path) -> None:
+    examples = [
+        Example(b'[200, "text/plain", "x"]', b"x", "application/json", "text/plain"),
+        Example(b'[201, "application/json", "1"]', b"1", status=201),
+        Example(b'[204, "text/plain", ""]', b"", "application/json", "text/plain", 204),
+    ]
+    write_handler(tmp_path, "answers", 1, ANSWERS, examples, entry="answers:Answers")
+    async with serving(tmp_path, handlers="on") as api:
+        document = (await api.client.get("/openapi.json")).json()
+        answers = document["paths"]["/models/answers/predict"]["post"]["responses"]
+        assert set(answers["200"]["content"]) == {"text/plain"}
+        assert set(answers["201"]["content"]) == {"application/json"}
+        assert "content" not in answers["204"]
+        assert "503" in answers
+
+
 async def test_items_of_a_batch_accept_what_their_document_holds(tmp_path: Path) -> None:
     example = Example(b'[200, "text/plain", "x"]', b"x", "application/json", "text/plain")
     write_handler(tmp_path, "answers", 1, ANSWERS, [example], entry="answers:Answers")
-    body = {"inputs": [[200, "text/plain", "hi"], [200, "application/json", "[1]"]]}
+    body = {
+        "inputs": [
+            [200, "text/plain", "hi"],
+            [200, "application/json", "[1]"],
+            [204, "application/json", ""],
+        ]
+    }
     async with serving(tmp_path, handlers="on") as api:
         answer = await api.client.post(
             "/batch-predict", json=body, headers={"accept": "application/json"}
@@ -249,6 +271,7 @@ async def test_items_of_a_batch_accept_what_their_document_holds(tmp_path: Path)
         assert answer.json()["predictions"] == [
             {"media_type": "text/plain", "base64": "aGk="},
             [1],
+            None,
         ]
         refused = await api.client.post(
             "/batch-predict", json=body, headers={"accept": "text/plain"}

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from app.serving.lifecycle import Lifecycle
 from tests.handlers import asks, write_handler
 from tests.integration.listening import Listening, listening
 from tests.integration.wire import request
@@ -29,12 +30,15 @@ class Counts(torchlane.Handler):
             yield [self.made, self.closed]
             return
         try:
+            sizes = asked.get("sizes") or [asked.get("bytes", 0)] * asked["items"]
             for number in range(asked["items"]):
                 await asyncio.sleep(asked.get("s", 0))
                 self.made += 1
-                yield number if not asked.get("bytes") else "x" * asked["bytes"]
+                size = sizes[number]
+                yield number if not size else "x" * size
             if asked.get("fails"):
-                raise torchlane.InvalidInput("no more")
+                wrong = torchlane.InvalidInput("no more", [{"at": 1}])
+                raise wrong if asked["fails"] == "input" else RuntimeError("no more")
         finally:
             self.closed += 1
 """
@@ -45,7 +49,9 @@ PATH = "/models/counts/predict"
 async def server(tmp_path: Path) -> AsyncIterator[Listening]:
     example = asks({"items": 2}, [0, 1])
     write_handler(tmp_path, "counts", 1, COUNTS, [example], entry="counts:Counts", streams=True)
-    async with listening(tmp_path, handlers="on") as server:
+    async with listening(
+        tmp_path, handlers="on", show_model_errors=True, max_answer_bytes="300KB", reload_s=0
+    ) as server:
         yield server
         server.asgi.clear()
 
@@ -93,25 +99,17 @@ async def test_stream_without_items_is_an_answer(server: Listening) -> None:
 
 
 async def test_failure_before_the_first_item_is_an_error(server: Listening) -> None:
-    answer = await posted(server, items=0, fails=True)
+    answer = await posted(server, items=0, fails="input")
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_input")
 
 
-@pytest.mark.parametrize(
-    ("accept", "text"),
-    [
-        ("*/*", 'data: 0\n\nevent: error\ndata: {"error":"no more","code":"invalid_input"}\n\n'),
-        ("application/x-ndjson", '0\n{"error":"no more","code":"invalid_input"}\n'),
-    ],
-)
-async def test_failure_after_an_item_is_told_and_cuts_the_connection(
-    server: Listening, accept: str, text: str
-) -> None:
+async def cut(server: Listening, accept: str = "*/*", **asked: Any) -> str:
+    """The body of an answer that has no end."""
     pieces = []
     async with (
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}") as client,
         client.stream(
-            "POST", PATH, json={"items": 1, "fails": True}, headers={"accept": accept}
+            "POST", PATH, json=asked, headers={"accept": accept, "x-request-id": "id-7"}
         ) as answer,
     ):
 
@@ -121,13 +119,74 @@ async def test_failure_after_an_item_is_told_and_cuts_the_connection(
 
         with pytest.raises(httpx.RemoteProtocolError, match="incomplete chunked read"):
             await read()
-    assert "".join(pieces) == text
-    metrics = await server.ask(request("/metrics", b"", method="GET"))
-    line = next(
-        line for line in metrics.body.decode().splitlines() if 'code="invalid_input"' in line
-    )
-    assert line.startswith("torchlane_requests_total{")
-    assert line.endswith(" 1.0")
+    return "".join(pieces)
+
+
+@pytest.mark.parametrize(
+    ("accept", "before"),
+    [("*/*", "data: 0\n\nevent: error\ndata: "), ("application/x-ndjson", "0\n")],
+)
+async def test_failure_after_an_item_is_told_and_cuts_the_connection(
+    server: Listening, accept: str, before: str
+) -> None:
+    got = await cut(server, accept, items=1, fails="input")
+    assert got.startswith(before)
+    assert json.loads(got.removeprefix(before)) == {
+        "error": "no more",
+        "code": "invalid_input",
+        "details": [{"at": 1}],
+        "request_id": "id-7",
+    }
+    assert await server.metric("torchlane_requests_total", code="invalid_input") == 1
+
+
+async def test_an_exception_after_an_item_is_shown_if_a_setting_allows_it(
+    server: Listening,
+) -> None:
+    got = await cut(server, "application/x-ndjson", items=1, fails="code")
+    told = json.loads(got.splitlines()[-1])
+    assert told["code"] == "handler_failed"
+    assert told["details"] == [{"handler_error": "RuntimeError: no more"}]
+
+
+async def test_an_item_is_as_large_as_an_answer_may_be(server: Listening) -> None:
+    many = await posted(server, "application/x-ndjson", items=9, bytes=299_000)
+    assert [len(each) for each in many.text.splitlines()] == [299_002] * 9
+    assert server.service.answers.held == 0
+    large = await posted(server, "application/x-ndjson", items=1, bytes=300_000)
+    assert (large.status_code, large.json()["code"]) == (413, "payload_too_large")
+    got = await cut(server, items=2, sizes=[1, 300_000])
+    assert "payload_too_large" in got
+    async with asyncio.timeout(20):
+        while (await made_and_closed(server))[1] < 4:  # with its example
+            await asyncio.sleep(0.01)
+
+
+async def test_items_that_are_not_read_count_as_answers(server: Listening) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.sendall(request(PATH, b'{"items": 1000, "bytes": 290000}'))
+        async with asyncio.timeout(20):
+            while server.service.answers.held < 200_000:
+                await asyncio.sleep(0.01)
+    async with asyncio.timeout(20):
+        while server.service.answers.held:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_stream_is_not_compressed(server: Listening) -> None:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}") as client:
+        for codings, status in (("gzip", 200), ("gzip, identity;q=0", 406)):
+            answer = await client.post(
+                PATH, json={"items": 2}, headers={"accept-encoding": codings}
+            )
+            assert answer.status_code == status
+            assert "content-encoding" not in answer.headers
+        answer = await client.post(
+            PATH,
+            json={"items": 2},
+            headers={"accept": "application/json", "accept-encoding": "gzip, identity;q=0"},
+        )
+        assert answer.headers["content-encoding"] == "gzip"
 
 
 async def made_and_closed(server: Listening) -> list[int]:
@@ -142,6 +201,8 @@ async def test_caller_that_leaves_closes_the_generator(server: Listening) -> Non
     async with asyncio.timeout(20):
         while (await made_and_closed(server))[1] < 2:  # its example was the first
             await asyncio.sleep(0.01)
+    assert await server.metric("torchlane_requests_total", code="abandoned") == 1
+    assert server.service.bodies.held == 0
 
 
 async def test_caller_that_does_not_read_stops_the_generator(server: Listening) -> None:
@@ -158,7 +219,58 @@ async def test_caller_that_does_not_read_stops_the_generator(server: Listening) 
             await asyncio.sleep(0.01)
 
 
-async def test_batches_and_calls_get_lists(server: Listening, tmp_path: Path) -> None:
+async def test_batches_get_lists(server: Listening) -> None:
     body = b'{"inputs": [{"items": 2}, {"items": 3}]}'
     answer = await server.ask(request("/models/counts/batch-predict", body))
     assert answer.json()["predictions"] == [[0, 1], [0, 1, 2]]
+
+
+RETURNS = """
+import torchlane
+
+class Counts(torchlane.Handler):
+    async def predict(self, request):
+        return [*range(request.json()["items"])]
+"""
+
+
+async def test_a_version_that_answers_otherwise_replaces_one_while_a_body_arrives(
+    server: Listening, tmp_path: Path
+) -> None:
+    body = b'{"items": 2}'
+    data = request(PATH, body)
+    wire = await server.connect()
+    wire.send(data[: -len(body)])
+    example = asks({"items": 2}, [0, 1])
+    write_handler(tmp_path, "counts", 2, RETURNS, [example], entry="counts:Counts")
+    await asyncio.sleep(0.1)
+    lifecycle: Lifecycle = server.app.state.lifecycle
+    await lifecycle.reload()
+    wire.send(body)
+    answer = await wire.answer()
+    assert (answer.status, answer.json()) == (200, [0, 1])
+    other = await server.connect()
+    other.send(data[: -len(body)])
+    write_handler(tmp_path, "counts", 3, COUNTS, [example], entry="counts:Counts", streams=True)
+    await asyncio.sleep(0.1)
+    await lifecycle.reload()
+    other.send(body)
+    later = await other.answer()
+    assert (later.status, later.json()) == (200, [0, 1])
+
+
+async def test_a_version_that_is_replaced_ends_its_streams(tmp_path: Path) -> None:
+    example = asks({"items": 2}, [0, 1])
+    settings = tmp_path / "models.toml"
+    settings.write_text("[models.counts]\ntimeout_ms = 500\n")
+    models = tmp_path / "models"
+    write_handler(models, "counts", 1, COUNTS, [example], entry="counts:Counts", streams=True)
+    async with listening(models, handlers="on", models_file=settings, reload_s=0) as server:
+        stream = asyncio.create_task(posted(server, "application/x-ndjson", items=20, s=0.1))
+        await asyncio.sleep(0.3)
+        write_handler(models, "counts", 2, RETURNS, [example], entry="counts:Counts")
+        lifecycle: Lifecycle = server.app.state.lifecycle
+        await lifecycle.reload()
+        assert not stream.done()
+        assert (await posted(server, items=3)).json() == [0, 1, 2]
+        assert (await stream).text.split() == [str(number) for number in range(20)]

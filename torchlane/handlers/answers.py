@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
-from torchlane.handlers.api import CallFailed, Request
+from torchlane.handlers.api import NO_CONTENT, CallFailed, Request
 from torchlane.handlers.content import InvalidInput
 from torchlane.handlers.encoding import NotAcceptable, encode_answer
 from torchlane.handlers.frames import FROM_HANDLER_BYTES, meta_of
@@ -46,7 +46,7 @@ def answer_of(value: Any, request: Request) -> Answer:
             raise ValueError(
                 f"the answer has {len(encoded.body)} bytes, the limit is {FROM_HANDLER_BYTES}"
             )
-        if request.is_item:
+        if request.is_item and status != NO_CONTENT:
             _check_item(encoded.media_type, encoded.body)
         return Answer(meta_of({"status": status, "media_type": encoded.media_type}), encoded.body)
     except BaseException as error:  # of users' code: ends their request alone
@@ -155,6 +155,10 @@ def _check_item(media_type: str, body: bytes) -> None:
     """
     if media_type.partition(";")[0].strip().lower() == "application/json":
         try:
-            json.loads(body)
+            json.loads(body.decode(), parse_constant=_no_constant)
         except ValueError as error:
             raise ValueError(f"the handler's Response is not JSON: {error}") from error
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"JSON has no {name}")

@@ -95,7 +95,8 @@ class Request(Content):
         query: the parameters of the URL, each with its values.
         request_id: in logs and answers of the server.
         traceparent: W3C Trace Context, for what the handler sends to other servers; may be empty.
-        deadline: on `time.monotonic`; the handler is cancelled then.
+        deadline: on `time.monotonic`; the handler is cancelled then. Each item of a stream has as
+            much time as the first.
         is_item: whether it is an item of a batch.
     """
 
@@ -106,7 +107,12 @@ class Request(Content):
         self.request_id: str = meta.get("request_id", "")
         self.is_item = meta.get("item") is True
         self.traceparent: str = meta.get("traceparent", "")
-        self.deadline: float = time.monotonic() + meta.get("timeout_ms", 0.0) / 1000
+        self._seconds: float = meta.get("timeout_ms", 0.0) / 1000
+        self._renew()
+
+    def _renew(self) -> None:
+        """Begin its time again, for the next item of a stream."""
+        self.deadline: float = time.monotonic() + self._seconds
 
     @property
     def left_s(self) -> float:

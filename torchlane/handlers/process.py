@@ -232,13 +232,20 @@ class Process(asyncio.Protocol):
             self._start(following)
 
     async def _stream(self, number: int, argument: Any, run: Run, code: Code) -> Answer:
-        flow = self._flows[number] = Flow(lambda item: self.send(ITEM, number, {}, item))
+        request = run.requests[number]
+        flow = Flow(lambda item: self.send(ITEM, number, {}, item), request)
+        self._flows[number] = flow
         try:
             async with aclosing(code.values(argument)) as values:
-                if not run.streams:
-                    return answer_of([value async for value in values], run.requests[number])
+                collected = []
                 async for value in values:
-                    await flow.put(value)
+                    if run.streams:
+                        await flow.put(value)
+                    else:
+                        collected.append(value)
+                    await asyncio.sleep(0)  # its code may never wait, and others would
+                if not run.streams:
+                    return answer_of(collected, request)
         finally:
             del self._flows[number]
         return END_OF_STREAM

@@ -9,6 +9,7 @@ from concurrent.futures import Executor
 from contextvars import copy_context
 from typing import Any
 
+from torchlane.handlers.api import Request
 from torchlane.handlers.frames import FROM_HANDLER_BYTES, fits
 from torchlane.handlers.plain import json_of
 
@@ -20,10 +21,12 @@ class Flow:
 
     Args:
         send: sends an item.
+        request: that it answers; each item has its time.
     """
 
-    def __init__(self, send: Callable[[bytes], None]) -> None:
+    def __init__(self, send: Callable[[bytes], None], request: Request) -> None:
         self._send = send
+        self._request = request
         self._ahead: deque[int] = deque()  # bytes of each item that was not taken
         self._taken = asyncio.Event()
 
@@ -32,6 +35,7 @@ class Flow:
         if self._ahead:
             self._ahead.popleft()
             self._taken.set()
+            self._request._renew()
 
     async def put(self, value: Any) -> None:
         """Send an item, once there is room for it.
@@ -47,6 +51,7 @@ class Flow:
             await self._taken.wait()
         self._ahead.append(len(item))
         self._send(item)
+        self._request._renew()
 
 
 async def in_thread(

@@ -15,12 +15,12 @@ from app.errors import InvalidInput, PayloadTooLarge, TorchlaneError
 from app.handlers.contract import HandlerAnswer
 from app.types import ModelId
 from models.byte_order import NotUtf8Error, strip_byte_order_mark
+from torchlane.handlers.api import FIRST_ERROR, NO_CONTENT
 
 SCAN_BYTES = 256 << 10  # looked at together: takes a millisecond or two, with the GIL
 ENCODED_BYTES = 192 << 10  # in base64 at once; a multiple of three
-FIRST_ERROR = 400
-BEGINNING = re.compile(rb'\s*\{\s*"inputs"\s*:\s*\[')
-END = re.compile(rb"\]\s*\}\s*")
+BEGINNING = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"inputs"[ \t\r\n]*:[ \t\r\n]*\[')
+END = re.compile(rb"\][ \t\r\n]*\}[ \t\r\n]*")
 BLANKS = b" \t\r\n"
 QUOTE, COMMA = ord('"'), ord(",")
 SHAPE = (
@@ -141,6 +141,8 @@ def _place(place: HandlerAnswer | TorchlaneError) -> Iterator[bytes]:
         text = place.body[:1000].decode("utf-8", "replace")
         error = f"the handler answered {place.status}: {text}"
         yield orjson.dumps({"error": error, "code": "handler_status"})
+    elif place.status == NO_CONTENT:
+        yield b"null"
     elif _is_json(place):
         yield place.body
     else:

@@ -22,12 +22,12 @@ from app.api.queries import parameters_of
 from app.api.streams import OFFERS, Stream
 from app.codecs.base import JSON
 from app.engine.submission import Submission
-from app.errors import HandlerFailed, ModelNotReady, Overloaded, TorchlaneError
-from app.handlers.contract import HandlerAnswer, HandlerJob, HandlerRequest
+from app.errors import HandlerFailed, ModelNotReady, NotAcceptable, Overloaded, TorchlaneError
+from app.handlers.contract import FAILED, HandlerAnswer, HandlerJob, HandlerRequest
 from app.registry.loaded_models import LoadedHandler
+from torchlane.handlers.api import NO_CONTENT
 
-NO_CONTENT = 204
-FAILED = "the handler failed; the server's log has the reason, with this request's id"
+REPLACED = "the handler was replaced while the request arrived; send it again"
 T = TypeVar("T")
 
 
@@ -83,7 +83,7 @@ class HandlerCall(Call):
         loaded, endpoint = self.service.loaded, self.endpoint
         handler = loaded.handler(endpoint.name, version_number(endpoint.version))
         if handler is None:
-            raise ModelNotReady("the handler was replaced while the request arrived; send it again")
+            raise ModelNotReady(REPLACED)
         self._handler: LoadedHandler = handler
         self._model_id = handler.id
         self._changes = loaded.changes
@@ -94,14 +94,22 @@ class HandlerCall(Call):
         if problem is not None:
             raise ModelNotReady(f"the handler {handler.id.name!r} is not ready: {problem}")
 
+    def _find_again(self) -> None:
+        """Find the handler again if models have changed in the meantime."""
+        if self._changes != self.service.loaded.changes:
+            self._find()
+
     def _begin(self, body: bytes, request_id: bytes) -> Submission:
         service = self.service
+        self._find_again()
         if self.endpoint.many and not self.is_nested:
             check_accepted(self.accept, JSON)
         if self._handler.manifest.streams and self.may_stream and not self.endpoint.many:
             media_type = preferred(self.accept, OFFERS)
             if media_type != JSON:
-                self.stream = Stream(media_type, self._taken, self._end)
+                if self.gzip == MUST:
+                    raise NotAcceptable("a stream has no Content-Encoding; accept `identity`")
+                self.stream = Stream(media_type, self._counts, self._taken, self._end)
         submission = Submission(self.deadline, self._closed, request_id, self.arrived_at)
         self._submission = submission
         submission.expect()
@@ -177,8 +185,9 @@ class HandlerCall(Call):
         Raises:
             TorchlaneError: if they are rejected; none is run.
         """
-        if self._changes != self.service.loaded.changes:  # models changed in the meantime
-            self._find()
+        self._find_again()
+        if self.stream is not None and not self._handler.manifest.streams:
+            raise ModelNotReady(REPLACED)
         self._asks_for(len(bodies))
         self._is_decoded(len(bodies))
         handler, query, accept = self._handler, self._query(), ""
@@ -225,11 +234,19 @@ class HandlerCall(Call):
 
     def _add(self, item: bytes) -> None:
         stream, submission = self.stream, self._submission
-        if stream is not None and submission is not None:
+        if stream is None or submission is None:
+            return
+        try:
+            check_written(len(item), self.service.limits.max_answer_bytes)
             stream.add(item)
-            if not submission.is_settled:  # the answer begins with the first item
-                self._is_streaming = True
-                submission.complete()
+        except TorchlaneError as error:
+            for job in self._jobs:
+                job.fail(error)
+            return
+        if not self._is_streaming:  # the answer begins
+            self._is_streaming = True
+            self._release_body()
+            submission.complete()
 
     def _taken(self) -> None:
         for job in self._jobs:
@@ -249,7 +266,9 @@ class HandlerCall(Call):
             except Exception as reason:
                 error = reason
         if self._is_streaming and self.stream is not None:
-            if error is not None and not isinstance(error, TorchlaneError):
+            if isinstance(error, HandlerFailed):
+                error = self._shown(error)
+            elif error is not None and not isinstance(error, TorchlaneError):
                 error = HandlerFailed(FAILED)
             self.stream.end(error)
         elif error is not None:
@@ -266,12 +285,20 @@ class HandlerCall(Call):
         if then is not None:
             then()
 
+    def sent(self) -> None:
+        """See `Answering`; whatever still runs for the request is of no use any more."""
+        super().sent()
+        self._end()
+
+    def _release_body(self) -> None:
+        self.service.bodies.give_back(self._held)
+        self._held = 0
+
     def _end(self) -> None:
         """Give back what the request holds; cancel what still runs for it."""
         self._stop_work()
         self._stop_work = _nothing
-        self.service.bodies.give_back(self._held)
-        self._held = 0
+        self._release_body()
         for job in self._jobs:
             if not job.is_settled:
                 job.abandon()
@@ -289,9 +316,11 @@ class HandlerCall(Call):
             submission.result()
         except HandlerFailed as error:
             raise self._shown(error) from None
-        if self.stream is not None:
-            return 200, self.stream.headers, b""
         answered = time.perf_counter()
+        if self.stream is not None:
+            if self.trace is not None:
+                self.trace.answered = self.trace.encoded = answered
+            return 200, self.stream.headers, b""
         headers: Headers = JSON_HEADERS
         pieces: Iterator[Piece]
         status = 200

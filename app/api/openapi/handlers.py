@@ -13,11 +13,17 @@ from app.api.dialect import Docs
 from app.api.streams import NDJSON, SSE
 from app.codecs.base import JSON
 from app.registry.loaded_models import LoadedHandler
+from torchlane.handlers.api import NO_CONTENT
 
 PATH, BATCH_PATH = "/models/{name}/predict", "/models/{name}/batch-predict"
 DEFINED = re.compile(rb'"#/\$defs/([^"\\]*)"')
 NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")  # of a component
 ANY: Docs = {"schema": {}}
+STREAMS = (
+    "\n\nEach item is the data of an event, or a line. If the handler fails after the first item, "
+    "an event `error` (in `application/x-ndjson` a last line) has the body of an error, and the "
+    "connection is closed without the end of the body."
+)
 
 
 def add_handlers(made: Docs, handlers: Iterable[LoadedHandler]) -> None:
@@ -33,9 +39,11 @@ def add_handlers(made: Docs, handlers: Iterable[LoadedHandler]) -> None:
         takes = {each.partition(";")[0]: ANY for each in manifest.media_types} or {JSON: ANY}
         if schema is not None:
             takes = {JSON: {"schema": schema}}
-        gives = {each.answer_type.partition(";")[0]: ANY for each in manifest.golden}
+        gives: dict[str, Docs] = {}  # by status
+        for each in manifest.golden:
+            gives.setdefault(str(each.status), {})[each.answer_type.partition(";")[0]] = ANY
         if manifest.streams:
-            gives = {SSE: ANY, NDJSON: ANY, JSON: {"schema": {"type": "array"}}}
+            gives["200"] = {SSE: ANY, NDJSON: ANY, JSON: {"schema": {"type": "array"}}}
         items: Docs = {"type": "array", "minItems": 1, "items": schema or {}}
         batch = {
             "type": "object",
@@ -44,8 +52,9 @@ def add_handlers(made: Docs, handlers: Iterable[LoadedHandler]) -> None:
             "additionalProperties": False,
         }
         about = manifest.description or f"The handler {name}."
+        about += STREAMS * manifest.streams
         _add(made, PATH, name, about, takes, gives)
-        _add(made, BATCH_PATH, name, about, {JSON: {"schema": batch}}, {JSON: ANY})
+        _add(made, BATCH_PATH, name, about, {JSON: {"schema": batch}}, {"200": {JSON: ANY}})
 
 
 def _add(made: Docs, path: str, name: str, about: str, takes: Docs, gives: Docs) -> None:
@@ -55,12 +64,16 @@ def _add(made: Docs, path: str, name: str, about: str, takes: Docs, gives: Docs)
     operation["description"] = about
     operation["parameters"] = [each for each in operation["parameters"] if each["in"] == "header"]
     operation["requestBody"] = {"required": True, "content": takes}
-    answer = operation["responses"]["200"]
-    answer["content"] = gives
-    answer["description"] = "What the handler answers"
-    answer["headers"] = {
-        key: each for key, each in answer.get("headers", {}).items() if "cache" not in key.lower()
+    answers = operation["responses"]
+    usual = answers.pop("200")
+    headers = {
+        key: each for key, each in usual.get("headers", {}).items() if "cache" not in key.lower()
     }
+    for status, content in gives.items():
+        own = {"description": "What the handler answers", "headers": headers}
+        if status != str(NO_CONTENT):
+            own["content"] = {**answers.get(status, {}).get("content", {}), **content}
+        answers[status] = own
     made["paths"][path.replace("{name}", name)] = {"post": operation}
 
 

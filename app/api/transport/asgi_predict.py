@@ -22,11 +22,13 @@ from app.api.queries import check_query, parameters_of
 from app.api.service import Service
 from app.api.streams import Stream
 from app.engine.submission import Submission
-from app.errors import Abandoned, DeadlineExceeded, TorchlaneError
+from app.errors import Abandoned, DeadlineExceeded, ShuttingDown, TorchlaneError
 
 # A disconnect is detected only while the call waits, and only after this time: watching costs about
 # ten microseconds, and shorter work is not worth cancelling.
 WATCH_AFTER_S = 0.01
+STREAM_LEFT = "the client disconnected before the end of the stream"
+STREAM_STOPPED = "the server stopped before the end of the stream"
 
 
 class PredictionApp:
@@ -112,17 +114,38 @@ async def _write_stream(
     status, headers, _ = answer
     sent = 0
     watcher = asyncio.create_task(_leave_on_disconnect(receive, stream))
+
+    async def write(piece: bytes) -> None:
+        nonlocal sent
+        for at in range(0, len(piece), WRITE_BYTES):
+            part = piece[at : at + WRITE_BYTES]
+            sent += len(part)
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+            if len(piece) > WRITE_BYTES:
+                await asyncio.sleep(0)  # a fast client would otherwise block the event loop
+
+    def cut(error: TorchlaneError) -> None:
+        """Record why the body has no end; only the end of the connection signals it."""
+        if TRACE in scope:
+            scope[TRACE].error = error
+        scope.setdefault(CUT, []).append((status, error.code, sent))
+
     try:
         await send({"type": "http.response.start", "status": status, "headers": headers})
-        try:
-            async with aclosing(stream.pieces()) as pieces:
-                async for piece in pieces:
-                    sent += len(piece)
-                    await send({"type": "http.response.body", "body": piece, "more_body": True})
-        except TorchlaneError as error:  # only the end of the connection signals it
-            scope.get(CUT, []).append((status, error.code, sent))
-            return
-        await send({"type": "http.response.body", "body": b""})
+        async with aclosing(stream.pieces()) as pieces:
+            async for piece in pieces:
+                await write(piece)
+        if stream.is_left:
+            cut(Abandoned(STREAM_LEFT))
+        else:
+            await send({"type": "http.response.body", "body": b""})
+    except TorchlaneError as error:
+        _, _, content = error_answer(scope, error)
+        await write(stream.failure(content))
+        cut(error)
+    except asyncio.CancelledError:
+        cut(ShuttingDown(STREAM_STOPPED))
+        raise
     finally:
         watcher.cancel()
 

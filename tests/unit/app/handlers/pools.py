@@ -161,6 +161,7 @@ async def serving(
 ) -> AsyncIterator[Served]:
     """A started pool."""
     plane, metrics = ScriptedPlane(), CountedMetrics()
+    fields = {"streams": "yield" in methods} | fields
     pool = ProcessPool(spec_of(write(folder, methods, top=top), **fields), plane, metrics)
     await pool.start()
     try:

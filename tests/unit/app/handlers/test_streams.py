@@ -12,6 +12,7 @@ import pytest
 
 from app import errors
 from app.handlers.contract import HandlerJob
+from app.handlers.job import Job
 from tests.unit.app.handlers.pools import Served, serving, settled
 from torchlane.handlers.frames import WINDOW
 
@@ -25,8 +26,9 @@ async def predict(self, request):
         yield [self.made, self.closed]
         return
     try:
-        for number in range(asked["items"]):
-            await asyncio.sleep(asked.get("s", 0))
+        seconds = asked.get("seconds") or [asked.get("s", 0)] * asked["items"]
+        for number in range(len(seconds)):
+            await asyncio.sleep(seconds[number])
             self.made += 1
             yield number if not asked.get("bytes") else "x" * asked["bytes"]
         if asked.get("fails"):
@@ -108,22 +110,86 @@ async def test_each_item_has_the_time_of_the_request(tmp_path: Path) -> None:
         reader = Reader(served, 0.5, items=8, s=0.1)
         assert [await reader.read() for _ in range(8)] == [*range(8)]
         await settled(reader.job)
-        late = Reader(served, 0.3, items=2, s=0.2)
-        await late.read()
         slow = Reader(served, 0.3, items=2, s=1.0)
-        with pytest.raises(errors.HandlerTimeout):
+        with pytest.raises(errors.HandlerTimeout, match=r"did not answer in 0\.[3-9]"):
             await settled(slow.job)
+        slower = Reader(served, 0.5, seconds=[0.1, 2.0])
+        await slower.read()
+        with pytest.raises(errors.HandlerTimeout, match=r"gave no further item in 0\.[5-9]"):
+            await settled(slower.job)
+
+
+async def test_the_code_sees_the_time_of_each_item(tmp_path: Path) -> None:
+    methods = """
+    async def predict(self, request):
+        for _ in range(3):
+            yield request.left_s
+            await asyncio.sleep(0.4)
+    """
+    async with serving(tmp_path, methods, seconds=1.0) as served:
+        reader = Reader(served)
+        left_s = [await reader.read() for _ in range(3)]
+        assert min(left_s) > 0.4, left_s
 
 
 async def test_a_slow_reader_is_not_the_handlers_fault(tmp_path: Path) -> None:
     async with serving(tmp_path, COUNTS) as served:
         reader = Reader(served, 0.3, items=40)
-        for _ in range(3):
-            await asyncio.sleep(0.2)
-            await reader.read()
-        for _ in range(37):
-            await reader.read()
+        await asyncio.sleep(1.0)
+        assert [await reader.read() for _ in range(40)] == [*range(40)]
         await settled(reader.job)
+
+
+async def test_long_streams_do_not_make_requests_too_late(tmp_path: Path) -> None:
+    async with serving(tmp_path, COUNTS, concurrency=2) as served:
+        first = Reader(served, items=8, s=0.1)
+        await settled(first.job)
+        running = [Reader(served, items=8, s=0.1) for _ in range(2)]
+        await asyncio.sleep(0.6)
+        waiting = Reader(served, 1.0, items=1)  # less than a stream takes, and half of another one
+        assert await waiting.read() == 0
+        for reader in running:
+            await settled(reader.job)
+        with pytest.raises(errors.Overloaded):
+            [Reader(served, 1.0, items=8, s=0.1) for _ in range(9)]
+
+
+async def test_a_stream_holds_no_body(tmp_path: Path) -> None:
+    async with serving(tmp_path, COUNTS) as served:
+        reader = Reader(served, items=2, s=0.1)
+        await reader.read()
+        assert isinstance(reader.job, Job)
+        assert reader.job.request.body == b""
+
+
+async def test_code_that_never_waits_leaves_time_to_others(tmp_path: Path) -> None:
+    methods = """
+    has_ended = False
+    async def predict(self, request):
+        if request.json() == "end":
+            self.has_ended = True
+        while not self.has_ended:
+            yield 1
+        yield 2
+    """
+    async with serving(tmp_path, methods) as served:
+        waiting = served.submit(b'"begin"')
+        assert await served.ask(b'"end"') == [2]
+        assert orjson.loads((await settled(waiting)).body)[-1] == 2
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_code_that_answers_otherwise_than_at_export_does_not_start(
+    tmp_path: Path, streams: bool
+) -> None:
+    methods = """
+    async def predict(self, request):
+        %s 1
+    """
+    told = "returns the answer" if streams else "yields the answer"
+    with pytest.raises(errors.HandlerFailed, match=told):
+        async with serving(tmp_path, methods % ("return" if streams else "yield"), streams=streams):
+            pass
 
 
 async def test_failure_after_some_items(tmp_path: Path) -> None:
@@ -157,16 +223,23 @@ async def test_item_that_json_lacks_fails_the_stream(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "reason"), [(1, "nobody waits for"), (7, "the unknown request 7")]
+    ("frame", "reason"),
+    [
+        ('10, 1, {}, b"1"', "nobody waits for"),
+        ('10, 7, {}, b"1"', "the unknown request 7"),
+        ('6, 1, {"status": 200, "media_type": ""}, b"1"', "not the end of a stream"),
+        ('6, 1, {"status": 404, "media_type": ""}, b""', "not the end of a stream"),
+    ],
 )
-async def test_items_that_it_may_not_send_end_the_process(
-    tmp_path: Path, number: int, reason: str
+async def test_frames_that_it_may_not_send_end_the_process(
+    tmp_path: Path, frame: str, reason: str
 ) -> None:
     methods = f"""
     async def predict(self, request):
         for _ in range({WINDOW + 1}):
-            self._served._send(10, {number}, {{}}, b"1")
+            self._served._send({frame})
         await asyncio.sleep(9)
+        yield
     """
     async with serving(tmp_path, methods) as served:
         reader = Reader(served)

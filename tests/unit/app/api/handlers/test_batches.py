@@ -54,6 +54,7 @@ def test_items_keep_every_octet() -> None:
         *(b'{"inputs":[1,,2]}', b'{"inputs":[1,]}', b'{"inputs":[,1]}', b'{"inputs":[1}'),
         *(b'{"inputs":[1]', b'{"inputs":[1]}x', b'{"inputs":[1],"a":2}', b'{"a":1,"inputs":[1]}'),
         *(b'{"inputs":["a]}', b'{"inputs":[1}]', b'{"inputs":[\\', b'{"inputs":[[1]}'),
+        *(b'\v{"inputs":[1]}', b'{"inputs":[1]}\f', b'{"inputs":[1]\xc2\xa0}'),
     ],
 )
 def test_another_shape_is_refused(body: bytes) -> None:
