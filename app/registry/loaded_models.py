@@ -395,8 +395,8 @@ class LoadedModels:
         if name not in self._current_handlers:
             return self.why_not(name)
         return ModelNotFound(
-            f"{name!r} is a handler, not a model: only POST /models/{name}/predict and "
-            f"POST /models/{name}/batch-predict call it"
+            f"{name!r} is a handler, not a model: only POST /models/{name}/predict, "
+            f"POST /models/{name}/batch-predict and POST /predictions/{name} call it"
         )
 
     def _no_default(self) -> TorchlaneError:

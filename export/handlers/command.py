@@ -7,6 +7,7 @@ import datetime as dt
 import mimetypes
 import re
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -17,7 +18,8 @@ from rich.console import Console
 from export.artifact import choose_version, digest_of, publish, staging_folder, write_file
 from export.errors import ExportError, UsageError
 from export.handlers.host import Answer, running
-from export.handlers.source import interpreter_of, read_source
+from export.handlers.source import Declared, interpreter_of, read_source
+from export.handlers.torchserve import ENTRY, REQUIREMENTS, missing_packages, unpack
 from export.pipeline import git_commit
 from export.progress import say
 from models.handlers import (
@@ -32,6 +34,7 @@ from models.manifest import SCHEMA_VERSION
 from torchlane.handlers.api import MAX_MEDIA_TYPE, MEDIA_TYPE
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+CONCURRENCY = 8
 MEDIA_TYPES = {  # as the native contract names them
     ".json": "application/json",
     ".npy": "application/x-npy",
@@ -51,16 +54,63 @@ def run(args: argparse.Namespace, console: Console) -> None:
         ExportError: if the handler cannot be run, fails on an example, or cannot be written.
     """
     source: Path = args.source
+    if not source.exists():
+        raise UsageError(f"{source} does not exist")
+    if source.suffix.lower() == ".mar":
+        with tempfile.TemporaryDirectory(prefix="torchlane-") as folder:
+            _export_archive(args, console, Path(folder))
+        return
+    for option, value in (("--model", args.served_model), ("--model-returns", args.served_returns)):
+        if value is not None:
+            raise UsageError(
+                f"{option} is for TorchServe archives (.mar); a torchlane.Handler names what it "
+                'calls in its class, models = ("detector",)'
+            )
     name = args.name or source.stem
+    declared = read_source(source, args.entry, name)
+    _export(args, console, source, name, declared)
+
+
+def _export_archive(args: argparse.Namespace, console: Console, folder: Path) -> None:
+    if args.entry is not None or (args.concurrency or 1) != 1:
+        option = "--entry" if args.entry is not None else "--concurrency"
+        raise UsageError(
+            f"{option} is not for TorchServe archives, whose handlers answer one batch after the "
+            "other; --processes runs several at once"
+        )
+    archive = unpack(args.source, folder, args.served_model, args.server, args.served_returns)
+    args.concurrency = 1
+    for sentence in archive.warnings:
+        say(console, f"warning: {sentence}")
+    if missing := missing_packages(folder, args.python):
+        say(
+            console,
+            f"warning: {args.python} lacks {', '.join(missing)}, which the archive's "
+            f"{REQUIREMENTS} names; name an interpreter that has them with --python",
+        )
+    name = args.name or archive.model
+    calls = _export(args, console, folder, name, read_source(folder, ENTRY, name))
+    if args.served_model is not None and not calls:
+        say(
+            console,
+            f"warning: no example calls self.model, so that {args.served_model} is not used",
+        )
+
+
+def _export(
+    args: argparse.Namespace, console: Console, source: Path, name: str, declared: Declared
+) -> int:
+    """Write the artifact of a handler; returns how often it has called models.
+
+    Raises:
+        UsageError, ExportError: see `run`.
+    """
     if not NAME.fullmatch(name):
         raise UsageError(
             f"{name!r} is not a name for a handler; use letters, digits, - and _, as in --name shop"
         )
-    if not source.exists():
-        raise UsageError(f"{source} does not exist")
     if args.server is not None and urlsplit(args.server).scheme not in ("http", "https"):
         raise UsageError(f"--server must be a URL such as http://127.0.0.1:8000, got {args.server}")
-    declared = read_source(source, args.entry, name)
     if declared.models and args.server is None:
         raise UsageError(
             f"{declared.entry} calls {', '.join(map(str, declared.models))}: start a server that "
@@ -118,6 +168,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
     say(console, f"serve it: torchlane serve --handlers on{flag}")
     if args.python != sys.executable:
         say(console, f'with, in the models file: [models.{name}] python = "{args.python}"')
+    return host.calls
 
 
 def show(console: Console, manifest: HandlerManifest, folder: Path, signature: str = "") -> None:
@@ -152,7 +203,7 @@ def _limits(args: argparse.Namespace, max_batch_size: int) -> HandlerLimits:
     try:
         return HandlerLimits(
             processes=args.processes,
-            concurrency=args.concurrency,
+            concurrency=args.concurrency or CONCURRENCY,
             seconds=args.seconds,
             memory_bytes=args.memory << 20,
             max_batch_size=max_batch_size,

@@ -61,6 +61,7 @@ class Host:
 
     Attributes:
         about: what the process says of the handler, once it is ready.
+        calls: how often it has called a model.
     """
 
     def __init__(self, end: socket.socket, server: str | None, seconds: float) -> None:
@@ -72,6 +73,7 @@ class Host:
         self._number = 0
         self._kinds: dict[str, str] = {}  # of models, by name
         self.about: Mapping[str, Any] = {}
+        self.calls = 0
 
     def until_ready(self) -> None:
         """Wait for import and `setup`.
@@ -135,6 +137,7 @@ class Host:
                 raise ExportError("the handler's process ended; its output above says why")
 
     def _reply(self, call: Frame) -> None:
+        self.calls += 1
         body = call.body
         if call.meta.get("enveloped") and self._is_handler(str(call.meta.get("model"))):
             body = body[len(ENVELOPE) : -1]
@@ -178,21 +181,7 @@ class Host:
         Raises:
             ExportError: if there is none.
         """
-        if key := os.environ.get(API_KEY):
-            headers["Authorization"] = f"Bearer {key}"
-        parts = urlsplit(self._server or "")
-        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        connection = kind(parts.netloc, timeout=self._seconds)
-        try:
-            connection.request(method, parts.path.rstrip("/") + path, body, headers)
-            answer = connection.getresponse()
-            return Answer(answer.status, answer.getheader("content-type", ""), answer.read())
-        except (OSError, HTTPException) as error:
-            raise ExportError(f"--server {self._server} does not answer: {error}") from error
-        except ValueError as error:  # of a media type that an example has
-            raise ExportError(f"a call of the handler cannot be sent: {error}") from error
-        finally:
-            connection.close()
+        return ask_server(self._server or "", method, path, body, headers, self._seconds)
 
     def _send(self, kind: int, number: int, meta: Mapping[str, Any], body: bytes) -> None:
         text = json.dumps(meta).encode() if meta else b""
@@ -208,6 +197,39 @@ def _failure(body: bytes) -> dict[str, Any]:
     if "retry_after_ms" in content:
         failure["retry_after_ms"] = content["retry_after_ms"]
     return failure
+
+
+def ask_server(
+    server: str, method: str, path: str, body: bytes, headers: dict[str, str], seconds: float
+) -> Answer:
+    """The answer of a server.
+
+    Args:
+        server: its URL.
+        method: of the request.
+        path: below the URL.
+        body: of the request.
+        headers: of the request; the API key is added.
+        seconds: the longest time of the request.
+
+    Raises:
+        ExportError: if there is none.
+    """
+    if key := os.environ.get(API_KEY):
+        headers["Authorization"] = f"Bearer {key}"
+    parts = urlsplit(server)
+    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+    connection = kind(parts.netloc, timeout=seconds)
+    try:
+        connection.request(method, parts.path.rstrip("/") + path, body, headers)
+        answer = connection.getresponse()
+        return Answer(answer.status, answer.getheader("content-type", ""), answer.read())
+    except (OSError, HTTPException) as error:
+        raise ExportError(f"--server {server} does not answer: {error}") from error
+    except ValueError as error:  # of a media type that an example has
+        raise ExportError(f"a call of the handler cannot be sent: {error}") from error
+    finally:
+        connection.close()
 
 
 @contextlib.contextmanager

@@ -21,10 +21,13 @@ def add_handler(parser: argparse.ArgumentParser) -> None:
         "source",
         type=local_path,
         metavar="FILE|FOLDER",
-        help="the Python file with the class, or the folder with all files that the handler needs",
+        help="the Python file with the class, the folder with all files that the handler needs, or "
+        "a TorchServe archive (.mar)",
     )
     parser.add_argument(
-        "--name", metavar="NAME", help="the handler's name in URLs (default: that of the file)"
+        "--name",
+        metavar="NAME",
+        help="the handler's name in URLs (default: that of the file; of an archive, its model's)",
     )
     parser.add_argument(
         "--entry",
@@ -58,6 +61,7 @@ def add_handler(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--description", default="", metavar="TEXT", help="for people")
     _add_limits(parser)
+    _add_archive(parser)
     parser.add_argument(
         "--out",
         type=local_path,
@@ -84,9 +88,8 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--concurrency",
         type=values.positive,
-        default=8,
         metavar="N",
-        help="requests that run at once in a process (default: 8)",
+        help="requests that run at once in a process (default: 8; of an archive, always 1)",
     )
     parser.add_argument(
         "--seconds",
@@ -114,4 +117,22 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         type=values.positive,
         metavar="N",
         help="the largest body of a request (default: the server's limit)",
+    )
+
+
+def _add_archive(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("for a TorchServe archive")
+    group.add_argument(
+        "--model",
+        dest="served_model",
+        metavar="NAME[/VERSION]",
+        help="the served model that the handler uses as self.model, such as the one that "
+        "`torchlane adopt` made of the archive (default: the handler loads the archive's own one)",
+    )
+    group.add_argument(
+        "--model-returns",
+        dest="served_returns",
+        choices=("tensor", "outputs"),
+        help="whether that network returns a tensor, or outputs in a tuple or dict (default: as "
+        "the archive's TorchScript says)",
     )

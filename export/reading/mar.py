@@ -111,7 +111,7 @@ class Mar:
             sentences.append(
                 f"the archive's own handler {self.handler!r} is not run: describe what it does "
                 "before and after the model with --codec, --mean, --std, --fit, --scores and "
-                "--labels, or do it in the client"
+                "--labels, or export it, too, with `torchlane export handler FILE.mar --model NAME`"
             )
         elif advice := DEFAULT_HANDLERS[self.handler]:
             sentences.append(f"the handler {self.handler!r} is not run: {advice}")
@@ -137,25 +137,26 @@ def read_mar(data: bytes, names: list[str], what: str) -> Mar:
     """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            model = _model_part(_json(archive, MANIFEST, MAX_MANIFEST_BYTES), what)
+            model = model_part(archive, what)
             if "modelFile" in model:
                 raise ExportError(
                     f"{what} has an eager model: weights, and the Python class in "
                     f"{model['modelFile']!r}, which is never run. Save the model as "
                     "TorchScript, torch.jit.script(model.eval()).save('model.pt'), and adopt "
-                    "that file, or archive it without --model-file"
+                    "that file, or archive it without --model-file; `torchlane export handler` "
+                    "runs an archive as it is"
                 )
-            file = _text(model, "serializedFile", what)
+            file = text_of(model, "serializedFile", what)
             if file not in names:
                 raise ExportError(f"{what} has no file {file!r}, which its manifest names")
-            handler = _text(model, "handler", what)
+            handler = text_of(model, "handler", what)
             labels = None
             if LABELS in names and handler not in LABELS_ELSEWHERE:
                 labels = labels_of(_json(archive, LABELS, MAX_LABELS_BYTES), LABELS)
             script = handler.partition(":")[0]  # file:function; the suffix is optional
             used_names = {MANIFEST, file, script, f"{script}.py"} | ({LABELS} if labels else set())
             return Mar(
-                model=_text(model, "modelName", what),
+                model=text_of(model, "modelName", what),
                 version=str(model.get("modelVersion", "")),
                 handler=handler,
                 serialized_file=file,
@@ -220,14 +221,28 @@ def _json(archive: zipfile.ZipFile, name: str, limit_bytes: int) -> object:
     return parse_json(archive.read(name), name)
 
 
-def _model_part(manifest: object, what: str) -> dict[str, object]:
+def model_part(archive: zipfile.ZipFile, what: str) -> dict[str, object]:
+    """The part of an archive's manifest that is about its model.
+
+    Raises:
+        ExportError: if there is none.
+        Exception: one of `DAMAGE`.
+    """
+    if MANIFEST not in archive.namelist():
+        raise ExportError(f"{what} has no {MANIFEST}; torch-model-archiver writes one")
+    manifest = _json(archive, MANIFEST, MAX_MANIFEST_BYTES)
     model = manifest.get("model") if isinstance(manifest, dict) else None
     if not isinstance(model, dict):
         raise ExportError(f'{what}: {MANIFEST} has no object "model"; create the archive again')
     return model
 
 
-def _text(model: dict[str, object], key: str, what: str) -> str:
+def text_of(model: dict[str, object], key: str, what: str) -> str:
+    """A field of an archive's manifest.
+
+    Raises:
+        ExportError: if it is missing, or no text.
+    """
     value = model.get(key)
     if not isinstance(value, str) or not value:
         raise ExportError(f"{what}: {MANIFEST} names no {key}; create the archive with one")

@@ -61,7 +61,7 @@ def test_the_serving_image_contains_only_what_it_needs() -> None:
     assert {"torch", "fastapi", "uvicorn", "torchlane"} <= have
     assert not unwanted & have
     parts = run(API, "sh", "-c", "cd /opt/torchlane/torchlane && ls -d */").split()
-    assert set(parts) - {"__pycache__/"} == {"app/", "handlers/", "models/"}
+    assert set(parts) - {"__pycache__/"} == {"app/", "handlers/", "models/", "torchserve/"}
     says = "from torchlane.app.main import is_compiled; print(is_compiled())"
     assert run(API, "python", "-c", says).strip() == "True"
     assert "definitions" not in run(API, "ls", "/opt/torchlane/torchlane/models").split()

@@ -11,13 +11,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from torch import nn
 
 from export.cli import main
+from models.tensors import TensorSpec
+from tests.artifacts import write_artifact
 from tests.docs.blocks import blocks
 from tests.handlers import JSON, Example, write_handler
 from tests.integration.harness import serving
-from tests.integration.listening import listening
+from tests.integration.listening import listening, until
+from tests.integration.wire import request
+from tests.unit.export.torchscripts import archived, scripted
 
 FAKE = """
 import torchlane
@@ -116,6 +122,49 @@ async def test_calls_a_model(
         assert json.loads(result) == expected
     else:
         assert np.asarray(Image.open(io.BytesIO(result))).tolist() == expected
+
+
+class Net(nn.Module):
+    """ids [n, 4] -> [n, 2]: how many of them are 1, and how many are 2."""
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return torch.stack([(ids == each).sum(1).float() for each in (1, 2)], dim=1)
+
+
+async def test_an_archive_of_torchserve_before_and_after(tmp_path: Path) -> None:
+    written(tmp_path)
+    (tmp_path / "text.txt").write_text("good good bad so")
+    files = {
+        "mood.pt": scripted(Net()),
+        "words.json": b'{"good": 1, "bad": 2}',
+        "index_to_name.json": b'{"0": "happy", "1": "sad"}',
+    }
+    mar = archived(tmp_path, files, "--handler", "mood.py").rename(tmp_path / "mood.mar")
+    repository = tmp_path / "artifacts"
+    arguments = ["handler", str(mar), "--name", "mood", "--example", str(tmp_path / "text.txt")]
+    arguments += ["--out", str(repository)]
+    assert await asyncio.to_thread(main, arguments, {}) == 0
+    ids = np.array([1, 1, 2, 0], np.int64)
+    write_artifact(
+        repository,
+        "mood-net",
+        module=Net(),
+        inputs=(TensorSpec(name="ids", dtype="int64", shape=(-1, 4)),),
+        outputs=(TensorSpec(name="y", dtype="float32", shape=(-1, 2)),),
+        golden=[{"ids": ids}],
+    )
+    async with listening(repository, handlers="on", reload_s=0.05) as server:
+        data = request("/predictions/mood", b"bad so so good", content_type="text/plain")
+        before = (await server.ask(data)).json()
+        arguments += ["--model", "mood-net", "--server", f"http://127.0.0.1:{server.port}"]
+        assert await asyncio.to_thread(main, arguments, {}) == 0
+        await until(lambda: server.service.loaded.handler("mood", 2) is not None)
+        after = (await server.ask(data)).json()
+        server.asgi.clear()
+    assert after == before == pytest.approx({"happy": 0.5, "sad": 0.5})
+    assert (repository / "mood/1/answer-0").read_bytes() == (
+        repository / "mood/2/answer-0"
+    ).read_bytes()
 
 
 async def test_a_stream(tmp_path: Path) -> None:

@@ -138,7 +138,6 @@ async def test_load_tests_and_bulk_scoring_refuse_it(shop: tuple[Api, Publisher]
     [
         ("GET", "/v2/models/shop"),
         ("POST", "/v2/models/shop/infer"),
-        ("POST", "/predictions/shop"),
         ("GET", "/v1/models/shop"),
         ("POST", "/v1/models/shop:predict"),
     ],

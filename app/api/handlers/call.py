@@ -11,7 +11,7 @@ from app.access.guard import Caller
 from app.api.answers import LARGE_BYTES, Headers, LargeAnswer, Piece, Pieces, in_parts
 from app.api.calls import Call
 from app.api.codings import Inflater
-from app.api.endpoints import TOP_K, version_number
+from app.api.endpoints import TOP_K, Endpoint, version_number
 from app.api.errors import VARY, RawAnswer
 from app.api.handlers.batches import check_written, items_of, pieces_of, written_bytes
 from app.api.memo import Written
@@ -19,6 +19,7 @@ from app.api.negotiation import MUST, NEVER, check_accepted, preferred
 from app.api.outcomes import JSON_HEADERS
 from app.api.payloads import check_length
 from app.api.queries import parameters_of
+from app.api.service import Service
 from app.api.streams import OFFERS, Stream
 from app.codecs.base import JSON
 from app.engine.submission import Submission
@@ -388,6 +389,29 @@ class HandlerCall(Call):
         if self.service.limits.show_model_errors and error.reason:
             error.details = ({"handler_error": error.reason},)
         return error
+
+
+def model_or_handler(of_model: Callable[..., Call]) -> Callable[..., Call]:
+    """What makes the calls of paths that name a model or a handler; see `Call` for the arguments.
+
+    Args:
+        of_model: makes those of models.
+    """
+
+    def made(
+        service: Service,
+        endpoint: Endpoint,
+        fields: Mapping[bytes, bytes],
+        caller: Caller | None = None,
+    ) -> Call:
+        loaded = service.loaded
+        if loaded.has_handlers and (
+            loaded.handler(endpoint.name, version_number(endpoint.version)) is not None
+        ):
+            return HandlerCall(service, endpoint, fields, caller)
+        return of_model(service, endpoint, fields, caller)
+
+    return made
 
 
 def _with_headers(pieces: Iterator[Piece], headers: Headers) -> Pieces:

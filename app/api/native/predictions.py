@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import cast
 
-from app.access.guard import Caller
 from app.api.answers import Pieces, in_parts
 from app.api.calls import Call
-from app.api.endpoints import PARTIAL, PICTURES, TOP_K, Endpoint, version_number
-from app.api.handlers.call import HandlerCall
+from app.api.endpoints import PARTIAL, PICTURES, TOP_K, Endpoint
+from app.api.handlers.call import model_or_handler
 from app.api.memo import Written
 from app.api.negotiation import WANTS_JSON, check_accepted, preferred
 from app.api.outcomes import JSON_HEADERS, all_failed, dumped, failure_of
 from app.api.payloads import MAX_DIGITS, MAX_SHOWN, read_items
 from app.api.queries import parameters_of
-from app.api.service import Service
 from app.codecs.base import JSON, NPY, OCTET_STREAM, PNG
 from app.errors import InvalidInput, ItemFailed, NotAcceptable
 from app.types import Arrays, Item, Note, Outcome
@@ -199,25 +197,11 @@ def read_flag(query: bytes, name: str) -> bool:
     raise InvalidInput(f"{name} must be {' or '.join(values)}, once, got {got!r}")
 
 
-def native_call(
-    service: Service,
-    endpoint: Endpoint,
-    fields: Mapping[bytes, bytes],
-    caller: Caller | None = None,
-) -> Call:
-    """The call of a model, or of a handler if the path names one; see `Call`."""
-    loaded = service.loaded
-    if loaded.has_handlers and (
-        loaded.handler(endpoint.name, version_number(endpoint.version)) is not None
-    ):
-        return HandlerCall(service, endpoint, fields, caller)
-    return NativeCall(service, endpoint, fields, caller)
-
-
+CALL = model_or_handler(NativeCall)
 ENDPOINTS = tuple(
     Endpoint(
         f"{below}/{call}",
-        native_call,
+        CALL,
         many=many,
         parameters=(TOP_K, PICTURES, PARTIAL) if many else (TOP_K, PICTURES),
     )

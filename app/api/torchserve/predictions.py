@@ -1,7 +1,8 @@
 """TorchServe's inference call: POST or PUT /predictions/NAME[/VERSION].
 
 A bridge for its clients: the whole body is passed to the model, and an answer has what
-TorchServe's default handlers return.
+TorchServe's default handlers return. A handler gets the body as it came, and its answer is sent as
+it is.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import numpy as np
 
 from app.api.calls import Call
 from app.api.endpoints import Endpoint
+from app.api.handlers.call import model_or_handler
 from app.api.multipart import FORM, read_files
 from app.api.outcomes import failure_of
 from app.api.payloads import check_marks, media_type_of, parsed_json
@@ -95,7 +97,7 @@ def _by_name(labels: Sequence[str], scores: Array) -> dict[str, object]:
     return found
 
 
+CALL = model_or_handler(PredictionsCall)
 ENDPOINTS = tuple(
-    Endpoint(route, PredictionsCall)
-    for route in ("/predictions/{name}", "/predictions/{name}/{version}")
+    Endpoint(route, CALL) for route in ("/predictions/{name}", "/predictions/{name}/{version}")
 )

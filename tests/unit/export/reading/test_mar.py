@@ -152,7 +152,7 @@ class TestRejected:
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as archive:
             archive.writestr("sums.pt", SUMS)
-        assert "it.mar is damaged: " in rejected(buffer.getvalue())
+        assert "it.mar has no MAR-INF/MANIFEST.json" in rejected(buffer.getvalue())
 
 
 class TestLabels:
