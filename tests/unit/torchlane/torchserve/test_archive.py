@@ -30,27 +30,82 @@ def handle(data, context):
 """
 
 
+OWN = """
+from ts.torch_handler.base_handler import BaseHandler
+
+class Own(BaseHandler):
+    def initialize(self, context):
+        self.model = "its own"
+        self.initialized = True
+
+    def handle(self, data, context):
+        return [type(self.model).__name__ for _ in data]
+"""
+GLOBAL = """
+from ts.torch_handler.base_handler import BaseHandler
+
+class Service(BaseHandler):
+    def initialize(self, context):
+        self.model = "its own"
+        self.initialized = True
+
+service = Service()
+
+def handle(data, context):
+    if not service.initialized:
+        service.initialize(context)
+    return data and [type(service.model).__name__ for _ in data]
+"""
+
+
+def set_up(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, source: str, handler: str, *models: str
+) -> Any:
+    """A handler that is set up, of an archive with this source."""
+    (folder / "MAR-INF").mkdir()
+    manifest = {"model": {"modelName": "it", "handler": handler}}
+    (folder / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest))
+    (folder / "own.py").write_text(source)
+    module = ModuleType("archive_of_a_test")
+    module.__file__ = str(folder / "archive_of_a_test.py")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.delitem(sys.modules, "own", raising=False)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.chdir(folder)
+    names = {"__module__": module.__name__, "max_batch_size": 4, "models": models}
+    made: Any = type("Archive", (Handler,), names)()
+    made.setup()
+    return made
+
+
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A handler that is set up, of an archive with `ECHO`."""
-    (tmp_path / "MAR-INF").mkdir()
-    manifest = {"model": {"modelName": "echo", "handler": "echoes.py:handle"}}
-    (tmp_path / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest))
-    (tmp_path / "echoes.py").write_text(ECHO)
-    module = ModuleType("archive_of_a_test")
-    module.__file__ = str(tmp_path / "archive_of_a_test.py")
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.delitem(sys.modules, "echoes", raising=False)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.chdir(tmp_path)
+    """Of `ECHO`."""
+    return set_up(tmp_path, monkeypatch, ECHO, "own.py:handle")
 
-    class Archive(Handler):
-        max_batch_size = 4
 
-    Archive.__module__ = module.__name__
-    handler = Archive()
-    handler.setup()
-    return handler
+@pytest.mark.parametrize("source", [OWN, GLOBAL], ids=["class", "function"])
+@pytest.mark.parametrize("models", [(), ("net",)])
+def test_the_served_model_replaces_one_that_the_handler_has_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, models: tuple[str, ...]
+) -> None:
+    made = set_up(tmp_path, monkeypatch, source, "own", *models)
+    assert made.predict(asking()).body == (b"ServedModel" if models else b"str")
+
+
+def test_a_file_with_several_classes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "class A: ...\nclass B: ...\n"
+    with pytest.raises(ValueError, match=r"own\.py must have one class or .* A, B"):
+        set_up(tmp_path, monkeypatch, source, "own.py")
+
+
+def test_torchserves_own_handlers_have_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = set_up(tmp_path, monkeypatch, "", "image_classifier", "net")
+    assert made._handle.__self__.topk == 5
 
 
 def asking(body: bytes = b"", media_type: str = "", **meta: Any) -> Request:
