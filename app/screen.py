@@ -30,7 +30,6 @@ DETAILS = frozenset(
         "cpu_layout_measured",
         "cpu_layout_not_measured",
         "device_not_watched",
-        "graph_not_captured",
         "measuring_cpu_layout",
         "model_loading",
         "page",

@@ -10,13 +10,12 @@ import enum
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
 
 import pytest
 import torch
 
 from app.backends.forward import FormBackend
-from app.backends.streams import CaptureFailed, DeviceSpan, DeviceWork
+from app.backends.lane import DeviceSpan, DeviceWork
 
 
 class Order(enum.Enum):
@@ -70,12 +69,10 @@ class LateStreams:
     Args:
         order: in which order it does things.
         seed: of `Order.ANY`.
-        captures: whether it can capture forwards.
         tells_at_once: what fails fails when it is told, as a wrong shape does; what of it was
             begun by then still scribbles over the memory of the device, later.
 
     Attributes:
-        replays: graphs that were launched.
         made_bytes: memory that was asked for.
     """
 
@@ -84,14 +81,11 @@ class LateStreams:
         order: Order = Order.ANY,
         seed: int = 0,
         *,
-        captures: bool = True,
         tells_at_once: bool = False,
     ) -> None:
-        self.replays = 0
         self.made_bytes: list[int] = []
         self._order = order
         self._random = random.Random(seed)
-        self._captures = captures
         self._tells_at_once = tells_at_once
         self._device: list[torch.Tensor] = []
         self._queues: dict[str, deque[LateSpan]] = {
@@ -125,21 +119,6 @@ class LateStreams:
     def copy_out(self, work: DeviceWork, after: DeviceSpan) -> LateSpan:
         """See `Streams`."""
         return self._put("copy out", work, after)
-
-    def capture(
-        self, forward: Callable[[], Sequence[torch.Tensor]]
-    ) -> tuple[Sequence[torch.Tensor], DeviceWork]:
-        """See `Streams`."""
-        if not self._captures:
-            raise CaptureFailed("not on this device")
-        outputs = [tensor.clone() for tensor in forward()]
-
-        def replay() -> None:
-            self.replays += 1
-            for output, tensor in zip(outputs, forward(), strict=True):
-                output.copy_(tensor)
-
-        return outputs, replay
 
     def finish(self) -> None:
         """See `Streams`."""

@@ -1,27 +1,26 @@
-"""The streams of a CUDA device: see `app.backends.streams`."""
+"""The streams of a CUDA device: see `app.backends.lane`."""
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 
-from app.backends.streams import CaptureFailed, DeviceSpan, DeviceWork
+from app.backends.lane import DeviceSpan, DeviceWork
 
 _OF_THREAD = threading.local()
 
 
 class CudaSpan:
-    """The time between two events of a stream; see `app.backends.streams.DeviceSpan`."""
+    """The time between two events of a stream; see `app.backends.lane.DeviceSpan`."""
 
     def __init__(self, start: torch.cuda.Event, end: torch.cuda.Event) -> None:
         self._began = start
         self.end = end
 
     def wait(self) -> None:
-        """See `DeviceSpan`; without the GIL."""
+        """See `DeviceSpan`; without the GIL, and without a busy processor."""
         self.end.synchronize()
 
     @property
@@ -44,9 +43,6 @@ class CudaStreams:
         torch.cuda.set_device(device)
         stream: Callable[[torch.device], torch.cuda.Stream] = torch.cuda.Stream  # untyped in torch
         self._copy_in, self._compute, self._copy_out = (stream(device) for _ in range(3))
-        # One pool for all graphs, which run one after the other and whose outputs are copied: they
-        # share its memory, and after a failed capture the next one can use it.
-        self._pool = torch.cuda.graph_pool_handle()
 
     def host_bytes(self, count: int) -> torch.Tensor:
         """See `DeviceStreams`: pinned, so that copies need no thread of this process."""
@@ -63,34 +59,6 @@ class CudaStreams:
 
     def copy_out(self, work: DeviceWork, after: DeviceSpan) -> DeviceSpan:
         return self._do(self._copy_out, work, after)
-
-    def capture(
-        self, forward: Callable[[], Sequence[torch.Tensor]]
-    ) -> tuple[Sequence[torch.Tensor], DeviceWork]:
-        """See `DeviceStreams`.
-
-        Uses the error mode `thread_local`, because other replicas may allocate at the same time.
-        Does not use `torch.cuda.graph`, which would synchronize the whole device.
-        """
-        graph = torch.cuda.CUDAGraph()
-        self.finish()
-        try:
-            with torch.cuda.stream(self._compute):
-                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-                try:
-                    outputs = forward()
-                except BaseException:
-                    with contextlib.suppress(RuntimeError):  # reports the failure again
-                        graph.capture_end()
-                    raise
-                graph.capture_end()
-        except torch.OutOfMemoryError:
-            torch.cuda.empty_cache()  # a graph cannot use cached memory: the next one may fit
-            raise
-        except (RuntimeError, ValueError, TypeError) as error:  # also `torch.AcceleratorError`
-            # A failed capture leaves the device intact; if it is lost, the next forward reports it.
-            raise CaptureFailed(str(error)) from error
-        return outputs, graph.replay
 
     def finish(self) -> None:
         for stream in (self._copy_in, self._compute, self._copy_out):
@@ -111,7 +79,7 @@ class CudaStreams:
 
 def _event(stream: torch.cuda.Stream) -> torch.cuda.Event:
     make: Callable[..., torch.cuda.Event] = torch.cuda.Event  # untyped in torch
-    event = make(enable_timing=True)
+    event = make(enable_timing=True, blocking=True)
     event.record(stream)
     return event
 

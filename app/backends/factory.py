@@ -68,8 +68,6 @@ class TorchBackends:
         here = processor_of(torch.device(str(device)), self._threads)
         plan = manifest.plan.on(device.kind) if manifest.plan else None
         steps, why_not = stored_steps(plan, selection, here, torch.__version__, largest)
-        if device.kind == "cuda" and steps is not None and len(forms) > 1:
-            steps, why_not = None, "export times forms without the graphs that they run in here"
         if steps is None and len(forms) > 1:
             LOG.info(
                 "plan_not_used",

@@ -14,11 +14,10 @@ from app.backends.base import Backend, Between, LaunchedBatch, WarmUp, size_of
 from app.backends.cuda import streams_of
 from app.backends.faults import NO_HOST_MEMORY, faults_of
 from app.backends.golden import QUICK_S
-from app.backends.lane import Lane
+from app.backends.lane import DeviceStreams, Lane
 from app.backends.memory import check_fits, peak_of
 from app.backends.profiler import batch_range
 from app.backends.shape_caches import CACHE_BYTES, has_free_sizes
-from app.backends.streams import DeviceStreams
 from app.errors import ArtifactInvalid, DeviceLost, ReplicaError, VariantUnusable
 from app.types import Arrays, Device, ServedStep, Serving
 from models.archive import ArchiveError
@@ -142,20 +141,17 @@ class FormBackend:
         runs = WARM_RUNS if self.variant.format == "torchscript" else 1
         for batch in batches:
             largest = size_of(batch)
-            lane = self._on_lane()
             for run in range(1, runs + 1):
                 between()
                 began = time.perf_counter()
                 self.run(batch)
-                if run > 1 and lane is None and time.perf_counter() - began > QUICK_S:
+                if run > 1 and time.perf_counter() - began > QUICK_S:
                     break  # enough of a slow forward: the replay runs it again
-            if lane is not None:
-                lane.capture(batch, self.variant.tolerance, between)
         return WarmUp(largest)
 
     def shares(self, other: Backend) -> bool:
         if self.works_by_itself or not isinstance(other, FormBackend):
-            return False  # what a device captures belongs to one replica
+            return False  # each replica has streams and memory of its own
         return self._forward is not None and self._forward == other._forward
 
     def run(self, inputs: Arrays) -> Arrays:
@@ -205,10 +201,7 @@ class FormBackend:
     def _on_lane(self) -> Lane | None:
         """The lane, created in the thread that uses it."""
         if self._lane is None and (streams := self.streams()) is not None:
-            captures = self.variant.format == "torchscript"  # packages query their own events
-            self._lane = Lane(
-                self._get_forward(), self.manifest, streams, self.device, captures=captures
-            )
+            self._lane = Lane(self._get_forward(), self.manifest, streams, self.device)
         return self._lane
 
 

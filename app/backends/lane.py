@@ -5,39 +5,102 @@ assembled in host memory and copied in, and the outputs of the previous one are 
 thread only enqueues the steps and waits until a batch is back.
 
 It is tested without such a device, on streams that delay everything as long as they may
-(tests.late_streams.py).
+(tests.late_streams.py). `app.backends.cuda` has those of CUDA.
 """
 
 from __future__ import annotations
 
-import statistics
-import time
+import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from typing import Protocol, TypeAlias
 
 import numpy as np
-import structlog
 import torch
 
-from app.backends.base import Between, size_of
+from app.backends.base import size_of
 from app.backends.faults import faults_of
-from app.backends.graphs import Graph, Graphs
 from app.backends.profiler import batch_range
-from app.backends.streams import Buffer, CaptureFailed, DeviceSpan, DeviceStreams
-from app.errors import OutOfMemory, ReplicaError
+from app.errors import ReplicaError
 from app.types import NO_DEVICE_TIMES, Arrays, DeviceTimes
 from models.forms import Forward, declared_outputs
 from models.manifest import Manifest
-from models.tensors import TensorSpec, Tolerance
-from models.timing import nothing, time_interleaved
+from models.tensors import TensorSpec
 
-LOG = structlog.get_logger(__name__)
 SLOTS = 2  # batches in flight at once
 WEIGHT = 0.2  # of the newest batch in the average
-LONG_S = 0.001  # on the device: waiting for longer batches does not spin
-POLLS = 50  # of such a batch: its end is detected at most a fiftieth late
-TIMED_ROUNDS = 9
-TIMING_BUDGET_S = 0.25  # for each batch size
+GROWTH = 1.5  # of a buffer for free shapes when it must grow
+# Enqueues operations; called at once or later.
+DeviceWork: TypeAlias = Callable[[], None]
+
+
+class DeviceSpan(Protocol):
+    """An operation of a device, from its start to its end."""
+
+    def wait(self) -> None:
+        """Wait until it is done, but not for anything after it.
+
+        Raises:
+            RuntimeError: if the device reports an error.
+        """
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it is done; polled by callers that do not want to wait.
+
+        Raises:
+            RuntimeError: if the device reports an error.
+        """
+
+    @property
+    def seconds(self) -> float:
+        """Its duration by the device's clock; read after it is done."""
+
+
+class DeviceStreams(Protocol):
+    """Three queues of a device; each runs in order, and the three run in parallel.
+
+    All methods except `host_bytes` and `device_bytes` may call their argument later, but not later
+    than when the returned span is waited for.
+    """
+
+    def host_bytes(self, count: int) -> torch.Tensor:
+        """Host memory from and to which the device can copy asynchronously: uint8 [count]."""
+
+    def device_bytes(self, count: int) -> torch.Tensor:
+        """Memory of the device: uint8 [count]."""
+
+    def copy_in(self, work: DeviceWork) -> DeviceSpan:
+        """Copy from host memory."""
+
+    def compute(self, work: DeviceWork, after: DeviceSpan) -> DeviceSpan:
+        """Compute, once `after` is done."""
+
+    def copy_out(self, work: DeviceWork, after: DeviceSpan) -> DeviceSpan:
+        """Copy to host memory, once `after` is done."""
+
+    def finish(self) -> None:
+        """Wait for these three queues only."""
+
+
+class Buffer:
+    """Memory that is allocated once, and reallocated when more is needed.
+
+    Args:
+        make: allocates bytes.
+    """
+
+    def __init__(self, make: Callable[[int], torch.Tensor]) -> None:
+        self._make = make
+        self._bytes: torch.Tensor | None = None
+
+    def view(self, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
+        """The start of the buffer as a tensor; a later, larger view may get other memory."""
+        count = math.prod(shape) * dtype.itemsize
+        has = 0 if self._bytes is None else len(self._bytes)
+        if self._bytes is None or has < count:
+            self._bytes = None  # freed first: there may be no memory for both
+            self._bytes = self._make(max(count, int(GROWTH * has)))
+        return self._bytes[:count].view(dtype).view(tuple(shape))
 
 
 class Slot:
@@ -61,15 +124,12 @@ class LaneBatch:
         self._slot: Slot | None = slot
         self._rows = rows
         self._expected_s = lane.expected_s(rows)
-        # Waiting for a device spins, so it is used only for a short batch.
-        long = self._expected_s >= LONG_S
-        self._pause_s = min(LONG_S, self._expected_s / POLLS) if long else 0.0
         self._times = NO_DEVICE_TIMES
         self._spans: list[DeviceSpan] = []
         self._device_out: Sequence[torch.Tensor] = ()
         self._out: list[torch.Tensor] = []
 
-    def begin(self, slot: Slot, host_in: Sequence[torch.Tensor], graph: Graph | None) -> None:
+    def begin(self, slot: Slot, host_in: Sequence[torch.Tensor]) -> None:
         """Enqueue the three steps in order."""
         lane = self._lane
         device_in = [
@@ -83,9 +143,7 @@ class LaneBatch:
 
         def compute() -> None:
             with torch.inference_mode():
-                self._device_out = (
-                    graph.run(device_in) if graph is not None else lane.forward(device_in)
-                )
+                self._device_out = lane.forward(device_in)
 
         def copy_out() -> None:
             with torch.inference_mode():
@@ -129,8 +187,6 @@ class LaneBatch:
         lane = self._lane
         try:
             with faults_of(lane.device):
-                while self._pause_s and not self._spans[-1].is_done:
-                    time.sleep(self._pause_s)
                 self._spans[-1].wait()
                 self._times = DeviceTimes(*(span.seconds for span in self._spans))
                 lane.took(self._rows, sum(self._times))
@@ -158,17 +214,10 @@ class Lane:
     Args:
         streams: the device's streams for this thread.
         device: for messages.
-        captures: whether to try to capture graphs.
     """
 
     def __init__(
-        self,
-        form: Forward,
-        manifest: Manifest,
-        streams: DeviceStreams,
-        device: torch.device,
-        *,
-        captures: bool = True,
+        self, form: Forward, manifest: Manifest, streams: DeviceStreams, device: torch.device
     ) -> None:
         self.manifest = manifest
         self.streams = streams
@@ -177,8 +226,6 @@ class Lane:
         sides = len(manifest.inputs), len(manifest.outputs)
         self._free = [Slot(*sides, streams) for _ in range(SLOTS)]
         self._stage_arrays: Arrays | None = None
-        self._captures = captures and all(spec.is_fixed for spec in manifest.inputs)
-        self._graphs = Graphs()
         self._device_s: dict[int, float] = {}  # by batch size bucket
 
     def forward(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -195,39 +242,22 @@ class Lane:
             return self._stage_arrays
 
     def launch(self, inputs: Arrays) -> LaneBatch:
-        return self._launch(inputs, self._graphs.best(size_of(inputs)))
-
-    def capture(self, batch: Arrays, tolerance: Tolerance, between: Between = nothing) -> None:
-        """Capture the forward of a batch as a graph, and measure whether it is faster.
-
-        Args:
-            batch: a batch of this size, which was run before.
-            tolerance: of its outputs; a graph whose outputs differ by more is not used.
-            between: called between forwards.
-        """
-        rows = size_of(batch)
-        if not self._captures or self._graphs.knows(rows):
-            return
-        plain = partial(self._run, batch, None)
-        expected = {name: array.copy() for name, array in plain().items()}
-        graph = self._graph_of(batch, rows)
-        runs: dict[bool, Callable[[], object]] = {False: plain}
-        if graph is not None:
-            try:
-                if _agree(self._run(batch, graph), expected, tolerance):
-                    runs[True] = partial(self._run, batch, graph)
-                else:
-                    LOG.warning("graph_not_used", rows=rows, reason="its outputs differ")
-            except OutOfMemory as error:
-                LOG.warning("graph_not_used", rows=rows, reason=str(error))
-        times_by_run = time_interleaved(runs, TIMED_ROUNDS, TIMING_BUDGET_S, between)
-        median_s = {
-            has_graph: statistics.median(times) for has_graph, times in times_by_run.items()
-        }
-        if True in median_s:
-            self._graphs.record(rows, median_s[False], graph, median_s[True])
-        else:
-            self._graphs.record(rows, median_s[False])
+        slot = self._next_slot()
+        del self._free[-1]
+        batch = LaneBatch(self, slot, size_of(inputs))
+        try:
+            named = batch_range(self.manifest.model, self.manifest.version, size_of(inputs))
+            with faults_of(self.device), named:
+                host_in = [
+                    self._on_host(buffer, inputs, spec.name)
+                    for buffer, spec in zip(slot.host_in, self.manifest.inputs, strict=True)
+                ]
+                self._stage_arrays = None
+                batch.begin(slot, host_in)
+        except BaseException:
+            batch.abort()
+            raise
+        return batch
 
     def expected_s(self, rows: int) -> float:
         """Total device seconds expected for a batch of this size; 0 if not yet known."""
@@ -246,29 +276,7 @@ class Lane:
     def close(self) -> None:
         """Wait for the batches in flight, then release the memory."""
         self.streams.finish()
-        self._graphs.clear()
         self._free.clear()
-
-    def _launch(self, inputs: Arrays, graph: Graph | None) -> LaneBatch:
-        slot = self._next_slot()
-        del self._free[-1]
-        batch = LaneBatch(self, slot, size_of(inputs))
-        try:
-            named = batch_range(self.manifest.model, self.manifest.version, size_of(inputs))
-            with faults_of(self.device), named:
-                host_in = [
-                    self._on_host(buffer, inputs, spec.name)
-                    for buffer, spec in zip(slot.host_in, self.manifest.inputs, strict=True)
-                ]
-                self._stage_arrays = None
-                batch.begin(slot, host_in, graph)
-        except BaseException:
-            batch.abort()
-            raise
-        return batch
-
-    def _run(self, inputs: Arrays, graph: Graph | None) -> Arrays:
-        return self._launch(inputs, graph).outputs()
 
     def _on_host(self, buffer: Buffer, inputs: Arrays, name: str) -> torch.Tensor:
         """An input in host memory from which the device can copy; it may already be staged."""
@@ -282,36 +290,6 @@ class Lane:
         if not self._free:
             raise ReplicaError("bug: a third batch is launched while two are in flight")
         return self._free[-1]
-
-    def _graph_of(self, batch: Arrays, rows: int) -> Graph | None:
-        try:
-            with faults_of(self.device):
-                inputs = [
-                    self.streams.device_bytes(batch[spec.name].nbytes)
-                    .view(_dtype(spec))
-                    .view(batch[spec.name].shape)
-                    for spec in self.manifest.inputs
-                ]
-                with torch.inference_mode():
-                    outputs, replay = self.streams.capture(lambda: self.forward(inputs))
-        except OutOfMemory as error:  # only this size does not fit
-            LOG.info("graph_not_captured", rows=rows, reason=str(error))
-            return None
-        except CaptureFailed as failure:
-            self._captures = False
-            LOG.info("graph_not_captured", rows=rows, reason=str(failure))
-            return None
-        if any(tensor.ndim == 0 or len(tensor) != rows for tensor in outputs):
-            return None
-        return Graph(rows, inputs, outputs, replay)
-
-
-def _agree(actual: Arrays, expected: Arrays, tolerance: Tolerance) -> bool:
-    return all(
-        tolerance.excess(row, other) is None
-        for name, rows in expected.items()
-        for row, other in zip(rows, actual[name], strict=True)
-    )
 
 
 def _bucket(rows: int) -> int:

@@ -1,9 +1,8 @@
-"""A real GPU: streams, graphs, several replicas, memory. Skipped where there is none."""
+"""A real GPU: streams, several replicas, memory. Skipped where there is none."""
 
 from __future__ import annotations
 
 import gc
-import math
 import subprocess
 import sys
 import threading
@@ -12,14 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from structlog.testing import capture_logs
 from torch import nn
 
 from app.backends.base import Backend
 from app.backends.cuda import streams_of
 from app.backends.forward import FormBackend
 from app.backends.golden import Golden
-from app.backends.graphs import Graph, Graphs
 from app.backends.lane import Lane
 from app.registry.repository import Artifact, Repository
 from app.types import Arrays, Device, ModelId
@@ -41,7 +38,7 @@ def backend_of(artifact: Artifact, device: Device = GPU, name: str = "script") -
 
 
 class TestCudaBackend(BackendSuite):
-    """The shared suite; this model cannot be captured, because it reads its input's values."""
+    """The shared suite; this model reads its input's values, so that it waits for the device."""
 
     shared = False
 
@@ -58,15 +55,6 @@ class TestCudaBackend(BackendSuite):
 
     def bad_batch(self) -> Arrays:
         return {"x": np.full((2, 2), 1000, np.float32)}
-
-    def test_uncapturable_model_runs_without_a_graph(self) -> None:
-        backend = self.make()
-        backend.load()
-        with capture_logs() as logs:
-            backend.warm_up([self.batch(4)])
-        assert [each["event"] for each in logs] == ["graph_not_captured"]
-        outputs = backend.run(self.batch(4))
-        np.testing.assert_array_equal(outputs["y"], 2 * self.batch(4)["x"])
 
 
 class TestSmallVariants(BackendSuite):
@@ -110,56 +98,22 @@ def forward_of(artifact: Artifact) -> nn.Module:
     return module
 
 
-@pytest.fixture
-def replays(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Every graph that there is is used; one number per launch of one."""
-    launched: list[int] = []
-    measured, replay = Graphs.record, torch.cuda.CUDAGraph.replay
-
-    def quick(
-        graphs: Graphs,
-        rows: int,
-        plain_s: float,
-        graph: Graph | None = None,
-        graph_s: float = math.inf,
-    ) -> None:
-        measured(graphs, rows, 1.0, graph, 0.0 if graph is not None else graph_s)
-
-    def counted(graph: torch.cuda.CUDAGraph) -> None:
-        launched.append(1)
-        replay(graph)
-
-    monkeypatch.setattr(Graphs, "record", quick)
-    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", counted)
-    return launched
-
-
-def test_streams_and_graphs_match_a_plain_forward(digits: Artifact, replays: list[int]) -> None:
+def test_streams_match_a_plain_forward(digits: Artifact) -> None:
     compute_in_float32()
     plain = forward_of(digits)
     lane = Lane(forward_of(digits), digits.manifest, streams_of(CUDA), CUDA)
     tolerance = digits.manifest.variants["script"].tolerance
-    for captured in (False, True):
-        for size in SIZES:
-            batch = images(size, seed=size)
-            with torch.inference_mode():
-                wanted = plain(torch.from_numpy(batch["image"]).to(CUDA)).cpu().numpy()
-            before = len(replays)
-            got = lane.launch(batch).outputs()["scores"]
-            assert len(replays) - before == captured
-            for row in range(size):
-                assert tolerance.excess(wanted[row], got[row]) is None
-        if not captured:
-            for size in (1, 2, 4, 8, 16, 32, 64):
-                for _ in range(3):
-                    lane.launch(images(size)).outputs()
-                with capture_logs() as logs:
-                    lane.capture(images(size), tolerance)
-                assert logs == []
+    for size in SIZES:
+        batch = images(size, seed=size)
+        with torch.inference_mode():
+            wanted = plain(torch.from_numpy(batch["image"]).to(CUDA)).cpu().numpy()
+        got = lane.launch(batch).outputs()["scores"]
+        for row in range(size):
+            assert tolerance.excess(wanted[row], got[row]) is None
     lane.close()
 
 
-def test_two_batches_in_flight_get_their_own_answers(digits: Artifact, replays: list[int]) -> None:
+def test_two_batches_in_flight_get_their_own_answers(digits: Artifact) -> None:
     backend = backend_of(digits)
     backend.load()
     assert isinstance(backend, FormBackend)
@@ -178,13 +132,10 @@ def test_two_batches_in_flight_get_their_own_answers(digits: Artifact, replays: 
         assert min(times) > 0
         before = launched
     before.outputs()
-    assert len(replays) > 200
     backend.close()
 
 
-def test_replicas_on_one_gpu_capture_and_run_in_parallel(
-    digits: Artifact, replays: list[int]
-) -> None:
+def test_replicas_on_one_gpu_run_in_parallel(digits: Artifact) -> None:
     wanted = backend_of(digits)
     wanted.load()
     expected = wanted.run(images(8))["scores"].copy()
@@ -208,10 +159,9 @@ def test_replicas_on_one_gpu_capture_and_run_in_parallel(
     for thread in threads:
         thread.join()
     assert failures == []
-    assert len(replays) >= 400
 
 
-@pytest.mark.parametrize("name", ["digits", "double"])  # `double` cannot be captured
+@pytest.mark.parametrize("name", ["digits", "double"])
 def test_reloads_leak_no_memory(repository: Path, tmp_path: Path, name: str) -> None:
     if name == "double":
         write_artifact(tmp_path, name)
@@ -221,7 +171,7 @@ def test_reloads_leak_no_memory(repository: Path, tmp_path: Path, name: str) -> 
         for size in (1, 8, 64)
     ]
     used, reserved = [], []
-    for _ in range(12):
+    for _ in range(20):
         backend = backend_of(artifact)
         backend.load()
         backend.warm_up(batches)

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from structlog.testing import capture_logs
 
 from app.backends.base import Backend, LaunchedBatch
 from app.backends.forward import FormBackend
-from app.backends.graphs import Graph, Graphs
-from app.backends.lane import Lane
 from app.errors import ModelError, ReplicaError
 from app.registry.repository import Artifact, Repository
 from app.types import Array, Arrays, Device, ModelId
 from models.plan import Form
-from models.tensors import Tolerance
 from tests.artifacts import write_artifact, write_small
 from tests.late_streams import LateStreams, Order
 from tests.unit.app.backends.suite import BackendSuite
 
 CPU = torch.device("cpu")
-EXACT = Tolerance(absolute=0, relative=0)
 ORDERS = [
     (Order.NO_MORE_THAN_NEEDED, 0),
     (Order.OTHERS_FIRST, 0),
@@ -103,25 +97,11 @@ def loaded(artifact: Artifact, streams: LateStreams, warm: Sequence[int] = ()) -
     return backend
 
 
-@pytest.fixture
-def quick_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every graph that there is is used."""
-    measured = Graphs.record
-
-    def quick(graphs: Graphs, rows: int, plain_s: float, graph: Graph | None, _: float) -> None:
-        measured(graphs, rows, 1.0, graph, 0.0 if graph is not None else math.inf)
-
-    monkeypatch.setattr(Graphs, "record", quick)
-
-
-@pytest.mark.usefixtures("quick_graphs")
-@pytest.mark.parametrize("warm", [(), (1, 2, 4, 8)], ids=["plain", "graphs"])
 def test_two_batches_in_flight_get_their_own_answers(
-    double: Artifact, streams: LateStreams, warm: Sequence[int]
+    double: Artifact, streams: LateStreams
 ) -> None:
-    backend = loaded(double, streams, warm)
-    replays = streams.replays
-    sizes = [1 + 5 * (n // 2) % 9 for n in range(40)]  # neighbours share graphs
+    backend = loaded(double, streams)
+    sizes = [1 + 5 * (n // 2) % 9 for n in range(40)]
     firsts = [0, *itertools.accumulate(sizes)]
     before: tuple[int, int, LaunchedBatch] | None = None
     for first, rows in zip(firsts, sizes, strict=False):
@@ -134,7 +114,6 @@ def test_two_batches_in_flight_get_their_own_answers(
     assert before is not None
     _check(before)
     assert streams.waiting == 0
-    assert streams.replays - replays == sum(rows <= max(warm, default=0) for rows in sizes)
 
 
 def _check(batch: tuple[int, int, LaunchedBatch]) -> None:
@@ -221,78 +200,6 @@ def test_closing_waits_for_batches_in_flight(double: Artifact) -> None:
     assert streams.waiting
     backend.close()
     assert not streams.waiting
-
-
-class TestGraphs:
-    """Measurements decide which batches run as graphs; answers stay the same."""
-
-    def lane(self, artifact: Artifact, streams: LateStreams) -> Lane:
-        backend = LateBackend(artifact, streams)
-        backend.load()
-        forward = backend.open_files(artifact.manifest.variants["script"].files, CPU)
-        return Lane(forward, artifact.manifest, streams, CPU)
-
-    def test_graph_with_wrong_answers_is_not_used(
-        self, double: Artifact, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        streams = LateStreams()
-        capture = streams.capture
-
-        def wrong(forward: object) -> object:
-            outputs, replay = capture(forward)  # type: ignore[arg-type]
-
-            def replay_wrongly() -> None:
-                replay()
-                outputs[0].add_(1)
-
-            return outputs, replay_wrongly
-
-        monkeypatch.setattr(streams, "capture", wrong)
-        lane = self.lane(double, streams)
-        with capture_logs() as logs:
-            lane.capture(numbered(1, 4), EXACT)
-        assert [each["event"] for each in logs] == ["graph_not_used"]
-        replays = streams.replays
-        for rows in (3, 4):
-            outputs = lane.launch(numbered(1, rows)).outputs()
-            np.testing.assert_array_equal(outputs["y"], doubled(1, rows))
-        assert streams.replays == replays
-
-    def test_failed_capture_is_logged_once_and_serving_continues(self, double: Artifact) -> None:
-        lane = self.lane(double, LateStreams(captures=False))
-        with capture_logs() as logs:
-            for rows in (1, 2, 4):
-                lane.capture(numbered(1, rows), EXACT)
-        assert [each["event"] for each in logs] == ["graph_not_captured"]
-        outputs = lane.launch(numbered(1, 4)).outputs()
-        np.testing.assert_array_equal(outputs["y"], doubled(1, 4))
-
-    @pytest.mark.parametrize("at", ["capture", "replay"])
-    def test_size_without_a_graph_still_runs(
-        self, double: Artifact, monkeypatch: pytest.MonkeyPatch, at: str
-    ) -> None:
-        streams = LateStreams()
-        lane = self.lane(double, streams)
-        capture = streams.capture
-
-        def full(forward: Callable[[], Sequence[torch.Tensor]]) -> object:
-            if at == "capture":
-                raise torch.OutOfMemoryError("CUDA out of memory")
-            outputs, _ = capture(forward)
-
-            def replay() -> None:
-                raise torch.OutOfMemoryError("CUDA out of memory")
-
-            return outputs, replay
-
-        monkeypatch.setattr(streams, "capture", full)
-        lane.capture(numbered(1, 4), EXACT)
-        monkeypatch.setattr(streams, "capture", capture)
-        lane.capture(numbered(1, 2), EXACT)  # others may fit
-        assert streams.replays > 0
-        for rows in (1, 2, 3, 4):
-            outputs = lane.launch(numbered(1, rows)).outputs()
-            np.testing.assert_array_equal(outputs["y"], doubled(1, rows))
 
 
 def test_a_failed_launch_ends_before_its_memory_is_reused(double: Artifact) -> None:
