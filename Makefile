@@ -201,8 +201,12 @@ bench-devices: $(READY) ## compare two CPU devices with one: replicas, bare forw
 	$(BIN)/python -m tests.devices $(BENCH_ARGS)
 
 .PHONY: bench-gpu
-bench-gpu: $(READY) ## compare a GPU with bare forwards on it: throughput, hidden copies (traces under reports/), graphs
+bench-gpu: $(READY) ## compare a GPU with bare forwards on it: throughput, hidden copies (traces under reports/), each form
 	$(BIN)/python -m tests.devices.gpu $(BENCH_ARGS)
+
+.PHONY: gpu-check
+gpu-check: $(READY) ## run the GPU's tests and all its measurements, in ten minutes, into reports/gpu; DEVICE=cpu: a rehearsal
+	PYTHON=$(BIN)/python deploy/gpu_check.sh run reports/gpu
 
 # torch first and alone, so that no other package's requirement selects a different build; the copy of the
 # requirements comes last, and says that the environment is complete.

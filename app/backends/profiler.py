@@ -280,8 +280,14 @@ def _begun() -> profile:
         use_device="cuda" if torch.cuda.is_available() else None,
         use_kineto=True,
         acc_events=True,  # otherwise it warns about a future default
-        # trace_only: otherwise it creates a Python object for each event
-        experimental_config=_ExperimentalConfig(profile_all_threads=True, trace_only=True),
+        experimental_config=_all_threads(),
     )
     made.__enter__()  # type: ignore[no-untyped-call]
     return made
+
+
+def _all_threads() -> _ExperimentalConfig:
+    try:  # without `trace_only` it creates a Python object for each event
+        return _ExperimentalConfig(profile_all_threads=True, trace_only=True)
+    except TypeError:  # before torch 2.13
+        return _ExperimentalConfig(profile_all_threads=True)

@@ -2,31 +2,35 @@
 
 For each model and batch size forwards whose inputs are on the device already; then the engine with
 batches of the best size, in this process, without HTTP; a trace of that, and how much of the copies
-it hides; and single items with a captured graph and without. All of them in turns.
+it hides; what pinned memory and a batch ahead gain; and bare forwards of every form, also with
+channels last and captured as a CUDA graph. All of them in turns.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import dataclasses
 import itertools
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from io import StringIO
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from app.backends.cuda import streams_of
+from app.backends.cuda import CudaStreams
 from app.backends.factory import TorchBackends
 from app.backends.forward import FormBackend
-from app.backends.lane import Lane
 from app.backends.selection import Preference, select
 from app.engine.batch_policy import BatchLimits
 from app.engine.batch_runner import Contract
@@ -35,18 +39,18 @@ from app.engine.engine import Engine, EngineConfig
 from app.engine.replica import Replica
 from app.metrics import Metrics
 from app.registry.repository import Artifact, Repository
-from app.types import Arrays, Device, Item, ModelId
+from app.types import Arrays, Device, Item, ModelId, Serving
 from export.cli import main as export
 from models.catalog import CATALOG
+from models.forms import sequence_of
 from models.plan import Form
 from models.quiet import DEPRECATIONS, ignore_warnings
 from models.timing import WARM_RUNS
 from tests.devices import trace
 
 SIZES = (1, 8, 16, 32, 64)
+VARIANTS = "script,bf16,fp16,compiled-cuda"
 AHEAD = 4  # batches for each replica that are in the engine at once
-FORM = Form(variant="script")
-SINGLES = 300  # single items that are timed in a round
 
 
 @dataclass(frozen=True)
@@ -62,10 +66,10 @@ class Model:
         """The device, as torch has it."""
         return torch.device(str(self.device))
 
-    def backend(self) -> FormBackend:
+    def backend(self, variant: str = "script") -> FormBackend:
         """One that is loaded and knows no plan."""
-        manifest = self.artifact.manifest
-        made = FormBackend(self.artifact.folder, manifest, FORM, self.device)
+        manifest, form = self.artifact.manifest, Form(variant=variant)
+        made = FormBackend(self.artifact.folder, manifest, form, self.device)
         made.load()
         return made
 
@@ -90,14 +94,19 @@ def raw(model: Model, size: int, seconds: float) -> float:
     with torch.inference_mode():
         for _ in range(WARM_RUNS + 2):
             forward(*tensors)
+        return size * rate_of(partial(forward, *tensors), device, seconds)
+
+
+def rate_of(work: Callable[[], object], device: torch.device, seconds: float) -> float:
+    """Runs/s of work that was run before."""
+    synchronize(device)
+    began, count = time.perf_counter(), 0
+    while time.perf_counter() - began < seconds:
+        for _ in range(4):  # no more than a few are queued
+            work()
         synchronize(device)
-        began, count = time.perf_counter(), 0
-        while time.perf_counter() - began < seconds:
-            for _ in range(4):  # no more than a few are queued
-                forward(*tensors)
-            synchronize(device)
-            count += 4 * size
-        return count / (time.perf_counter() - began)
+        count += 4
+    return count / (time.perf_counter() - began)
 
 
 class Served:
@@ -186,35 +195,88 @@ async def served(model: Model, size: int, seconds: float, file: Path | None = No
         await engine.close()
 
 
-def singles(model: Model, *, captured: bool) -> float:
-    """Median seconds of one item, from host memory to host memory, with a graph or without."""
-    backend = model.backend()
-    one = model.rows(1)
-    run = backend.run
-    if captured:
-        backend.warm_up([one])
-    elif model.device.kind == "cuda":
-        streams = streams_of(model.torch_device)
-        forward = backend.open_files(
-            model.artifact.manifest.variants["script"].files, streams.device
-        )
-        lane = Lane(forward, model.artifact.manifest, streams, streams.device)
-        run = lambda inputs: lane.launch(inputs).outputs()  # noqa: E731
-    taken = []
-    for number in range(SINGLES + 20):
-        began = time.perf_counter()
-        run(one)
-        if number >= 20:
-            taken.append(time.perf_counter() - began)
-    backend.close()
-    return statistics.median(taken)
+@contextlib.contextmanager
+def pageable() -> Iterator[None]:
+    """Copies from and to memory that the device cannot reach by itself."""
+
+    def host_bytes(_: CudaStreams, count: int) -> torch.Tensor:
+        return torch.empty(count, dtype=torch.uint8)
+
+    with mock.patch.object(CudaStreams, "host_bytes", host_bytes):
+        yield
+
+
+@contextlib.contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """No batch is given to the device while it runs another one."""
+    serving = FormBackend.serving
+
+    def patched(backend: FormBackend) -> Serving:
+        return dataclasses.replace(serving(backend), prefetches=False)
+
+    with mock.patch.object(FormBackend, "serving", patched):
+        yield
+
+
+# What the server does on such a device, and what undoes it.
+WAYS = {"pinned memory": pageable, "a batch ahead": one_at_a_time}
+
+
+def forms(model: Model, size: int, rounds: int, seconds: float) -> dict[str, float]:
+    """Median items/s of bare forwards by form, in turns; `script` also in other layouts."""
+    device, served = model.torch_device, model.artifact.manifest.variants
+    batch = [torch.from_numpy(array).to(device) for array in model.rows(size).values()]
+    works: dict[str, Callable[[], object]] = {}
+    for name, variant in served.items():
+        if device.type not in variant.device_kinds:
+            continue
+        backend = model.backend(name)
+        forward = backend.open_files(variant.files, device)
+        backend.close()
+        works[name] = partial(forward, *batch)
+        if name == "script" and isinstance(forward, torch.jit.ScriptModule):
+            last = [
+                each.to(memory_format=torch.channels_last) if each.ndim == 4 else each
+                for each in batch
+            ]
+            works["script, channels last"] = partial(forward, *last)
+            if device.type == "cuda":
+                works["script, captured"] = captured(forward, batch)
+    rates: dict[str, list[float]] = {name: [] for name in works}
+    with torch.inference_mode():
+        for work in works.values():
+            for _ in range(WARM_RUNS + 2):
+                work()
+        for _ in range(rounds):
+            for name, work in works.items():
+                rates[name].append(size * rate_of(work, device, seconds))
+    return {name: statistics.median(each) for name, each in rates.items()}
+
+
+def captured(forward: Callable[..., object], batch: Sequence[torch.Tensor]) -> Callable[[], None]:
+    """A forward as a CUDA graph, with its copies in and out of the graph's memory."""
+    inputs, graph = [each.clone() for each in batch], torch.cuda.CUDAGraph()
+    with torch.inference_mode():
+        for _ in range(WARM_RUNS + 2):
+            forward(*inputs)
+        with torch.cuda.graph(graph):
+            outputs = sequence_of(forward(*inputs))
+
+    def run() -> None:
+        for target, source in zip(inputs, batch, strict=True):
+            target.copy_(source)
+        graph.replay()
+        for each in outputs:
+            each.clone()
+
+    return run
 
 
 def exported(name: str, folder: Path, device: Device, size: int) -> Model:
-    """The script of a catalogued model; exported into the folder if it is not there."""
+    """A model of the catalog; exported into the folder if it is not there."""
     if not (folder / name / "1").exists():
         with redirect_stdout(StringIO()):
-            code = export([name, "--variants", "script", "--out", str(folder)], CATALOG)
+            code = export([name, "--variants", VARIANTS, "--out", str(folder)], CATALOG)
         if code:
             raise SystemExit(f"{name} could not be exported")
     artifact = Repository(folder).open(ModelId(name, 1))
@@ -250,12 +312,19 @@ def report(model: Model, sizes: Sequence[int], rounds: int, seconds: float, out:
             f"{name}: {title}: {copies.count} copies, {copies.us / 1000:,.1f} ms, "
             f"{copies.hidden:.0%} of that beside a computation ({file})\n"
         )
-    alone = [(singles(model, captured=False), singles(model, captured=True)) for _ in range(rounds)]
-    plain_s, graph_s = (statistics.median(each) for each in zip(*alone, strict=True))
-    write(
-        f"{name}: one item, p50: {plain_s * 1e6:,.0f} us step by step, {graph_s * 1e6:,.0f} us "
-        f"with what was measured to be best; ratio {graph_s / plain_s:.2f}, for digits wanted 0.5\n"
-    )
+    if model.device.kind == "cuda":
+        for title, without in WAYS.items():
+            gains = []
+            for _ in range(rounds):
+                rate = asyncio.run(served(model, best, seconds))
+                with without():
+                    gains.append(rate / asyncio.run(served(model, best, seconds)))
+            write(f"{name}: {title}: {statistics.median(gains):.2f} times as fast as without\n")
+    for size in (1, best) if best > 1 else (best,):
+        told = ", ".join(
+            f"{form} {each:,.0f}" for form, each in forms(model, size, rounds, seconds / 4).items()
+        )
+        write(f"{name}: bare forwards of {size} by form, items/s: {told}\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -280,7 +349,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given.out.mkdir(parents=True, exist_ok=True)
     sizes = [int(size) for size in given.sizes.split(",")]
     for name in given.models.split(","):
-        model = exported(name, given.out / "gpu", device, max(sizes))
+        model = exported(name, given.out / "models", device, max(sizes))
         report(model, sizes, given.rounds, given.seconds, given.out)
     return 0
 
