@@ -42,7 +42,7 @@ def patch(folder: Path, text: str) -> None:
 def run(folder: Path, script: str) -> str:
     """What a block prints; the documented environment becomes the one that runs the test."""
     script = script.replace(".venv/bin/", f"{Path(sys.executable).parent}/")
-    command = ["bash", "-ec", f"export TMPDIR={folder}\n{script}"]
+    command = ["bash", "-ec", f"export TMPDIR={folder} PYTHONPATH={folder}\n{script}"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -55,7 +55,7 @@ def test_the_trace_command_and_perfetto_query_work(folder: Path) -> None:
 
 @pytest.mark.soak  # tests/unit/export/test_operators.py reads the same table and trace
 def test_an_artifacts_operators_are_printed(folder: Path) -> None:
-    plain, chosen = [each for each in COMMANDS if "export profile" in each]
+    plain, chosen = [each for each in COMMANDS if "torchlane profile" in each]
     told = printed(folder, plain)
     assert "script, batch of 1: x float32[1, 2]" in told
     assert "script, batch of 8: x float32[8, 2]" in told
