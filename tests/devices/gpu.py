@@ -3,7 +3,8 @@
 For each model and batch size forwards whose inputs are on the device already; then the engine with
 batches of the best size, in this process, without HTTP; a trace of that, and how much of the copies
 it hides; what pinned memory and a batch ahead gain; and bare forwards of every form, also with
-channels last and captured as a CUDA graph. All of them in turns.
+channels last and captured as a CUDA graph. Of models of texts, tokens/s at several lengths. All of
+them in turns.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ from tests.devices import trace
 
 SIZES = (1, 8, 16, 32, 64)
 VARIANTS = "script,bf16,fp16,compiled-cuda"
+SETTLE_S = 0.3  # of each setting, before it is timed
+LENGTHS = (16, 64, 256)  # tokens
 AHEAD = 4  # batches for each replica that are in the engine at once
 
 
@@ -94,6 +97,7 @@ def raw(model: Model, size: int, seconds: float) -> float:
     with torch.inference_mode():
         for _ in range(WARM_RUNS + 2):
             forward(*tensors)
+        rate_of(partial(forward, *tensors), device, SETTLE_S)
         return size * rate_of(partial(forward, *tensors), device, seconds)
 
 
@@ -151,7 +155,7 @@ class Served:
 
     async def measure(self, seconds: float) -> float:
         """Items/s."""
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(SETTLE_S)
         before, began = self.done, time.perf_counter()
         await asyncio.sleep(seconds)
         return (self.done - before) / (time.perf_counter() - began)
@@ -327,6 +331,35 @@ def report(model: Model, sizes: Sequence[int], rounds: int, seconds: float, out:
         write(f"{name}: bare forwards of {size} by form, items/s: {told}\n")
 
 
+def drawn(batch: Arrays, length: int) -> Arrays:
+    """Tokens of this length in the range of a batch's; no item is masked."""
+    rng = np.random.default_rng(length)
+    return {
+        name: rng.integers(min(1, array.max()), array.max() + 1, (len(array), length), array.dtype)
+        for name, array in batch.items()
+    }
+
+
+def report_lengths(model: Model, size: int, rounds: int, seconds: float) -> None:
+    """Measure a model of texts at several lengths, in turns, and print."""
+    name, pairs = model.artifact.id.name, dict[int, list[tuple[float, float]]]()
+    most = min(
+        each.most for spec in model.artifact.manifest.inputs for each in spec.dimensions or ()
+    )
+    lengths = [each for each in LENGTHS if each <= most]
+    for _ in range(rounds):
+        for length in lengths:
+            texts = dataclasses.replace(model, batch=drawn(model.batch, length))
+            pair = raw(texts, size, seconds / 2), asyncio.run(served(texts, size, seconds / 2))
+            pairs.setdefault(length, []).append(pair)
+    for length, each in pairs.items():
+        bare, engine = (length * statistics.median(rates) for rates in zip(*each, strict=True))
+        sys.stdout.write(
+            f"{name}: batches of {size} of {length} tokens: bare {bare:,.0f} tokens/s, engine "
+            f"{engine:,.0f}; ratio {engine / bare:.2f}\n"
+        )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.devices.gpu", description=__doc__)
@@ -350,7 +383,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sizes = [int(size) for size in given.sizes.split(",")]
     for name in given.models.split(","):
         model = exported(name, given.out / "models", device, max(sizes))
-        report(model, sizes, given.rounds, given.seconds, given.out)
+        if all(spec.is_fixed for spec in model.artifact.manifest.inputs):
+            report(model, sizes, given.rounds, given.seconds, given.out)
+        else:
+            report_lengths(model, max(sizes), given.rounds, given.seconds)
     return 0
 
 

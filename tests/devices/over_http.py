@@ -23,11 +23,12 @@ from typing import Any
 
 from tests.integration.wire import total_of
 
-WORKLOADS = {"snippets": ("text",)}  # of others: pictures, and what the codec would make of them
+TEXTS = ("snippets", "minilm")
 USUAL = ("image", "npy")
 SHARES = (0.3, 0.6, 0.8)
 READY_S = 120.0
 BUSY = "torchlane_device_utilization_ratio"
+STAGES = ("copy_in", "compute", "copy_out")
 
 
 class Server:
@@ -68,11 +69,16 @@ class Server:
                 time.sleep(0.2)
         raise SystemExit("over_http: the server is not ready")
 
-    def metric(self, name: str) -> float | None:
-        """The sum of a metric; None: it does not exist."""
+    def metric(self, name: str, **labels: str) -> float | None:
+        """The sum of a metric over all series with these labels; None: it does not exist."""
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=5) as answer:
             text = answer.read().decode()
-        return total_of(text, name, {}) if f"\n{name}" in text else None
+        return total_of(text, name, labels) if f"\n{name}" in text else None
+
+    def stages(self) -> dict[str, float]:
+        """The device's seconds by stage."""
+        name = "torchlane_replica_device_seconds_total"
+        return {stage: self.metric(name, stage=stage) or 0.0 for stage in STAGES}
 
     @property
     def cpu_s(self) -> float:
@@ -147,16 +153,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write = sys.stdout.write
     try:
         server.wait()
-        for workload in WORKLOADS.get(given.model, USUAL):
+        for workload in ("text",) if given.model in TEXTS else USUAL:
             cpu_s, began = server.cpu_s, time.perf_counter()
-            before = server.metric("torchlane_requests_total") or 0.0
+            before, earlier = server.metric("torchlane_requests_total") or 0.0, server.stages()
             with Watch(server) as watch:
                 found = load(server, "find-capacity", workload, "--budget-s", str(given.seconds))
+            took_s = time.perf_counter() - began
             count = (server.metric("torchlane_requests_total") or 0.0) - before
             capacity = found["capacity_per_s"] or 0.0
+            after = server.stages()
+            stages = ", ".join(f"{s} {(after[s] - earlier[s]) / took_s:.0%}" for s in STAGES)
             write(
                 f"{given.model}, {workload}: {capacity:,.0f} requests/s within 200 ms, device "
-                f"busy {watch.busy} of {time.perf_counter() - began:.0f} s, "
+                f"busy {watch.busy} of {took_s:.0f} s ({stages}), "
                 f"{(server.cpu_s - cpu_s) / max(count, 1) * 1e3:.2f} ms of processor time each\n"
             )
             for share in SHARES if capacity else ():
