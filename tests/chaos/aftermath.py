@@ -105,12 +105,12 @@ def remains(folder: Path, plan: ChaosPlan) -> list[str]:
     acts = Acts(folder / JOURNAL)
     orphans = acts.children if plan.kills else set[int]()
     if left := _until_none(lambda: [*filter(_is_ours, acts.pids | acts.children - orphans)]):
-        problems.append(f"processes of the handler are left: {left}")
+        problems.append(f"processes of handlers are left: {left}")
     for pid in filter(_is_ours, acts.pids | acts.children):
         os.kill(pid, signal.SIGKILL)
     folders = [each.name for each in (folder / SCRATCH).glob("torchlane-handler-*")]
-    if len(folders) > plan.kills_server:
-        problems.append(f"folders of the handler are left: {folders}")
+    if len(folders) > plan.kills_server * len(HANDLERS):
+        problems.append(f"folders of handlers are left: {folders}")
     return problems
 
 
