@@ -15,14 +15,18 @@ import psutil
 
 from tests.chaos.plan import ChaosPlan
 from tests.chaos.relayed import JOURNAL, SCRATCH, Acts
-from tests.chaos.truth import HANDLER
+from tests.chaos.truth import HANDLERS
 from tests.e2e.server import Server
 
 POOL_THREADS = min(32, (os.cpu_count() or 1) + 4)  # of asyncio, which looks at files in them
+PREFIXES = tuple(f"{each}/" for each in HANDLERS)  # of what their processes are called
 SETTLE_S = 10.0  # until processes have gone that were killed
 GROWTH_LIMIT_BYTES = 64 * 1024 * 1024  # allocator slack
 BUGS = frozenset(
     {
+        "answer_failed",
+        "answer_not_complete",
+        "application_failed",
         "background_task_failed",
         "caller_not_told",
         "connection_lost",
@@ -101,13 +105,19 @@ def remains(folder: Path, plan: ChaosPlan) -> list[str]:
     acts = Acts(folder / JOURNAL)
     orphans = acts.children if plan.kills else set[int]()
     if left := _until_none(lambda: [*filter(_is_ours, acts.pids | acts.children - orphans)]):
-        problems.append(f"processes of the handler are left: {left}")
+        problems.append(f"processes of handlers are left: {left}")
     for pid in filter(_is_ours, acts.pids | acts.children):
         os.kill(pid, signal.SIGKILL)
     folders = [each.name for each in (folder / SCRATCH).glob("torchlane-handler-*")]
-    if len(folders) > plan.kills_server:
-        problems.append(f"folders of the handler are left: {folders}")
+    if len(folders) > plan.kills_server * len(HANDLERS):
+        problems.append(f"folders of handlers are left: {folders}")
     return problems
+
+
+def open_streams(acts: Acts) -> list[str]:
+    """Which generators of handlers are open, while nobody asks anything."""
+    pids = [pid for pid, streams in acts.streaming.items() if streams and _is_ours(pid)]
+    return [f"generators are not closed in the processes {pids}"] if pids else []
 
 
 def _until_none(look: Callable[[], Sequence[int]]) -> Sequence[int]:
@@ -122,7 +132,7 @@ def _is_ours(pid: int) -> bool:
     try:
         process = psutil.Process(pid)
         return process.status() != psutil.STATUS_ZOMBIE and any(
-            each.startswith(f"{HANDLER}/") for each in process.cmdline()
+            each.startswith(PREFIXES) for each in process.cmdline()
         )
     except psutil.NoSuchProcess:
         return False

@@ -15,6 +15,32 @@ from tests.chaos.request import JSON, JSON_LENGTH, V2, Request
 from tests.chaos.truth import REPEATS, WIDTH, Item, answer
 from tests.chaos.verdict import Misjudged, Verdict
 
+STATUSES = {
+    "invalid_input": 422,
+    "unsupported_media_type": 415,
+    "payload_too_large": 413,
+    "model_not_found": 404,
+    "not_found": 404,
+    "method_not_allowed": 405,
+    "overloaded": 503,
+    "shutting_down": 503,
+    "deadline_exceeded": 504,
+    "backend_failed": 500,
+    "non_finite_output": 500,
+    "request_late": 408,  # by the balancer
+    "model_not_ready": 503,
+    "handler_failed": 500,
+    "handler_died": 500,
+    "handler_memory": 500,
+    "handler_timeout": 504,
+}
+V2_CODES = {
+    **{status: code for code, status in STATUSES.items() if status in (413, 415)},
+    404: "model_not_found",
+    504: "deadline_exceeded",
+    400: "invalid_input",
+}
+
 
 def json_places(request: Request, body: bytes) -> tuple[list[Any], int]:
     """Rows of numbers, or the code of an error; and the version that the answer says."""
@@ -74,6 +100,25 @@ def check_row(model: str, index: int, item: Item, row: Sequence[float]) -> None:
     why = f"place {index} is {row[:WIDTH]}, right is {item.code or right[:WIDTH]}; "
     why += f"{len(row)} numbers of {len(right)}, the first that differs is {at}"
     raise Misjudged(Verdict.WRONG, why)
+
+
+def error_of(
+    request: Request, got: ChaosAnswer, failing: Sequence[Item]
+) -> tuple[str, dict[str, Any]]:
+    """The code of an error, and its body. The protocol's errors have no code: the status tells."""
+    try:
+        body = json.loads(got.body)
+        if request.form in V2:
+            (_,) = body.keys()
+            refused = "overloaded" if "retry-after" in got.headers else "shutting_down"
+            codes = {**V2_CODES, 503: refused, 500: failing[0].code if failing else "internal"}
+            return str(codes.get(got.status)), {"error": body["error"]}
+        code, named = body["code"], body["request_id"]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Misjudged(Verdict.UNEXPECTED, "not the shape that errors have") from error
+    if STATUSES.get(code) != got.status or named != request.id:
+        raise Misjudged(Verdict.UNEXPECTED, f"{code} with status {got.status}, named {named}")
+    return code, body
 
 
 def check_refusal(request: Request, got: ChaosAnswer, code: str, body: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Draws requests for the handler: good ones, and such that make its code misbehave."""
+"""Draws requests for the handlers: good ones, and such that make their code misbehave."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from tests.chaos.asking import IN_TIME, POPULAR
 from tests.chaos.asking_much import MuchAsker
 from tests.chaos.relayed import DEADLY
-from tests.chaos.request import JSON, Request
-from tests.chaos.truth import HANDLER, Item, Mark
+from tests.chaos.request import JSON, MEDIA_TYPES, Form, Request
+from tests.chaos.truth import HANDLER, STREAMER, Item, Mark
 
 ACTS = {
     Mark.RAISES: 4,
@@ -30,6 +30,9 @@ ENDLESS_MS = 700
 SHORT_MS = (5, 20, 50, 200)
 LATE = IN_TIME | {"handler_timeout"}
 MANY = range(1, 9)
+STREAMED = (1, 3, 8, 40)  # items; the last are more than are made ahead of their reader
+STREAMED_MARKS = (Mark.ALONE, Mark.ALONE, Mark.GOOD, Mark.LARGE)
+STREAMED_FORMS: tuple[Form, ...] = ("sse", "ndjson", "json")
 
 
 class HandlerAsker(MuchAsker):
@@ -39,34 +42,63 @@ class HandlerAsker(MuchAsker):
         """One or several items, in this form or that, with more time or less."""
         many = self._rng.random() < 0.3
         size = self._rng.choice(MANY) if many else 1
-        return self._relayed([self._relayed_item() for _ in range(size)], many=many)
+        items = [self._relayed_item() for _ in range(size)]
+        values = [each.values() for each in items]
+        asked: object = {"inputs": values} if many else values[0]
+        return self._asked(HANDLER, items, asked, many=many)
 
-    def _relayed(self, items: Sequence[Item], *, many: bool) -> Request:
+    def streamed(self) -> Request:
+        """Items to be answered one by one; at most one of them, at any place, does harm."""
+        items = self._alike(self._rng.choice(STREAMED_MARKS), self._rng.choice(STREAMED))
+        items[self._rng.randrange(len(items))] = self._relayed_item()
+        return self._streamed(items, self._rng.choice(STREAMED_FORMS))
+
+    def large_stream(self) -> Request:
+        """A stream of more bytes than the buffers of sockets hold."""
+        return self._streamed(self._alike(Mark.LARGE, STREAMED[-1]), "sse")
+
+    def _alike(self, mark: Mark, size: int) -> list[Item]:
+        return [Item(self._numbers.fresh(), mark) for _ in range(size)]
+
+    def _streamed(self, items: Sequence[Item], form: Form) -> Request:
+        return self._asked(STREAMER, items, [each.values() for each in items], form=form)
+
+    def _asked(
+        self,
+        handler: str,
+        items: Sequence[Item],
+        content: object,
+        *,
+        many: bool = False,
+        form: Form = "json",
+    ) -> Request:
         timeout_ms = None
         if any(each.mark in ENDLESS for each in items):
             timeout_ms = ENDLESS_MS
         elif self._rng.random() < 0.1:
             timeout_ms = self._rng.choice(SHORT_MS)
         headers = [("Content-Type", JSON)]
+        if handler == STREAMER:
+            headers.append(("Accept", MEDIA_TYPES[form]))
         if timeout_ms is not None:
             headers.append(("X-Torchlane-Timeout-Ms", str(timeout_ms)))
-        values = [each.values() for each in items]
-        body = json.dumps({"inputs": values} if many else values[0]).encode()
+        body = json.dumps(content).encode()
         if self._rng.random() < 0.2:
             headers.append(("Content-Encoding", "gzip"))
             body = gzip.compress(body, 1)
-        version, prefix = None, f"/models/{HANDLER}"
+        version, prefix = None, f"/models/{handler}"
         if self._rng.random() < 0.2:
-            version = self._versions.newest(HANDLER)
+            version = self._versions.newest(handler)
             prefix += f"/versions/{version}"
         return Request(
             self._id(),
             f"{prefix}/{'batch-predict' if many else 'predict'}",
             body,
-            model=HANDLER,
+            model=handler,
             version=version,
             items=items,
             many=many,
+            form=form,
             headers=headers,
             refusals=LATE if timeout_ms is not None else frozenset({"overloaded"}),
         )

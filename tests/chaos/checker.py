@@ -5,7 +5,6 @@ Nothing here trusts what the server says of itself: `truth.py` knows the right a
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -17,43 +16,19 @@ from tests.chaos.answers import (
     check_places,
     check_refusal,
     check_row,
+    error_of,
     infer_places,
     json_places,
 )
 from tests.chaos.connection import ChaosAnswer
 from tests.chaos.judging import HandlerJudge
-from tests.chaos.relayed import MODELS as RELAYED
-from tests.chaos.relayed import Acts
+from tests.chaos.relayed import CALLS, Acts
 from tests.chaos.request import MEDIA_TYPES, V2, Request
-from tests.chaos.truth import HANDLER, Item
+from tests.chaos.streaming import read_stream
+from tests.chaos.truth import HANDLER, HANDLERS, STREAMER, Item
 from tests.chaos.verdict import OFFENCES, Misjudged, Verdict
 from tests.chaos.versions import Versions
 
-STATUSES = {
-    "invalid_input": 422,
-    "unsupported_media_type": 415,
-    "payload_too_large": 413,
-    "model_not_found": 404,
-    "not_found": 404,
-    "method_not_allowed": 405,
-    "overloaded": 503,
-    "shutting_down": 503,
-    "deadline_exceeded": 504,
-    "backend_failed": 500,
-    "non_finite_output": 500,
-    "request_late": 408,  # by the balancer
-    "model_not_ready": 503,
-    "handler_failed": 500,
-    "handler_died": 500,
-    "handler_memory": 500,
-    "handler_timeout": 504,
-}
-V2_CODES = {
-    **{status: code for code, status in STATUSES.items() if status in (413, 415)},
-    404: "model_not_found",
-    504: "deadline_exceeded",
-    400: "invalid_input",
-}
 MOST_OFFENCES = 20  # that are told in full
 
 
@@ -80,6 +55,7 @@ class Told:
         failed: model -> numbers of the items whose place held `backend_failed`.
         unknown_items: of requests whose answer nobody read.
         unknown_requests: whose answer nobody read.
+        unknown_streams: those of them that are streams.
     """
 
     items: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -87,25 +63,7 @@ class Told:
     failed: dict[str, set[int]] = field(default_factory=dict)
     unknown_items: Counter[str] = field(default_factory=Counter)
     unknown_requests: int = 0
-
-
-def _error(
-    request: Request, got: ChaosAnswer, failing: Sequence[Item]
-) -> tuple[str, dict[str, Any]]:
-    """The code of an error, and its body. The protocol's errors have no code: the status tells."""
-    try:
-        body = json.loads(got.body)
-        if request.form in V2:
-            (_,) = body.keys()
-            refused = "overloaded" if "retry-after" in got.headers else "shutting_down"
-            codes = {**V2_CODES, 503: refused, 500: failing[0].code if failing else "internal"}
-            return str(codes.get(got.status)), {"error": body["error"]}
-        code, named = body["code"], body["request_id"]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Misjudged(Verdict.UNEXPECTED, "not the shape that errors have") from error
-    if STATUSES.get(code) != got.status or named != request.id:
-        raise Misjudged(Verdict.UNEXPECTED, f"{code} with status {got.status}, named {named}")
-    return code, body
+    unknown_streams: int = 0
 
 
 class Checker:
@@ -202,10 +160,13 @@ class Checker:
 
     def _unknown(self, request: Request) -> None:
         self.told.unknown_requests += 1
+        self.told.unknown_streams += request.model == STREAMER
         self._unknown_items(request)
 
     def _unknown_items(self, request: Request) -> None:
-        for model in (HANDLER, *RELAYED) if request.model == HANDLER else (request.model,):
+        is_one = request.model == STREAMER  # for the handler, not for what it calls
+        self.told.unknown_items[request.model] += 1 if is_one else len(request.items)
+        for model in CALLS.get(request.model, ()):
             self.told.unknown_items[model] += len(request.items)
 
     def _whose(self, request: Request, got: ChaosAnswer) -> None:
@@ -221,6 +182,10 @@ class Checker:
     def _right(self, request: Request, got: ChaosAnswer, sent_at: float) -> Verdict:
         if got.status != 200:
             return self._rightly_refused(request, got, sent_at)
+        if request.model == STREAMER:
+            return self._streamed(request, got, sent_at)
+        if got.is_chunked:
+            raise Misjudged(Verdict.WRONG, "no stream was asked, and it comes in chunks")
         if request.model == HANDLER:
             return self._relayed(request, got, sent_at)
         if not request.predicts:
@@ -244,11 +209,24 @@ class Checker:
     def _relayed(self, request: Request, got: ChaosAnswer, sent_at: float) -> Verdict:
         places = self.handler.places(request, got)
         outcomes = self.handler.check(request, places, got, sent_at, self._allowed(request))
-        self.told.items += outcomes
-        for model in RELAYED:
-            self.told.unknown_items[model] += len(places) - outcomes[model, "ok"]
-        self.told.requests[200, "ok"] += 1
+        self._told_by_handler(HANDLER, outcomes, len(places), "ok")
         return Verdict.RIGHT
+
+    def _streamed(self, request: Request, got: ChaosAnswer, sent_at: float) -> Verdict:
+        stream = read_stream(request, got)
+        allowed = self._allowed(request)
+        outcomes = self.handler.check_stream(request, stream, got, sent_at, allowed)
+        self._told_by_handler(STREAMER, outcomes, len(request.items), stream.code)
+        return Verdict.RIGHT
+
+    def _told_by_handler(
+        self, handler: str, outcomes: Counter[tuple[str, str]], items: int, code: str
+    ) -> None:
+        """Count what a handler has answered; what its models have, as far as the answer tells."""
+        self.told.items += outcomes
+        for model in CALLS[handler]:
+            self.told.unknown_items[model] += items - outcomes[model, "ok"]
+        self.told.requests[200, code] += 1
 
     def _check_predictions(
         self, request: Request, places: Sequence[Any], said: int | None, sent_at: float
@@ -277,26 +255,29 @@ class Checker:
 
     def _rightly_refused(self, request: Request, got: ChaosAnswer, sent_at: float) -> Verdict:
         failing = [each for each in request.items if each.code]
-        code, body = _error(request, got, failing)
+        code, body = error_of(request, got, failing)
         self.told.requests[got.status, code] += 1
         deserved = request.predicts and (
             bool(failing) if request.form != "json" else len(failing) == len(request.items) > 0
         )
-        if deserved and code == failing[0].code and request.model != HANDLER:
+        if deserved and code == failing[0].code and request.model not in HANDLERS:
             for item in request.items:
                 self.told.items[request.model, item.code or "ok"] += 1
                 self._failed(request.model, item.code, item)
             return Verdict.RIGHT
         allowed = self._allowed(request)
-        if request.model == HANDLER:
-            self.handler.refused(request, request.items[0], code, got, sent_at, allowed)
+        if request.model in HANDLERS:
+            ends = request.items[0]
+            if request.model == STREAMER and request.form == "json" and failing:
+                ends = failing[0]  # of a list any item may fail all
+            self.handler.refused(request, ends, code, got, sent_at, allowed)
         elif code == "deadline_exceeded" and code not in allowed and request.items:
             self._late.append((request, got))
         elif code not in allowed:
             raise Misjudged(Verdict.UNEXPECTED, f"{got.status} {code}: {body.get('error')}")
         check_refusal(request, got, code, body)
         # Accepted or not: the items may be counted, or not. What a handler's were is not known.
-        if code in ("deadline_exceeded", "shutting_down") or request.model == HANDLER:
+        if code in ("deadline_exceeded", "shutting_down") or request.model in HANDLERS:
             self._unknown_items(request)
         return Verdict.RIGHT if not request.predicts else Verdict.REFUSED
 

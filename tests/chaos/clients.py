@@ -60,6 +60,7 @@ class Client:
             self._bad: 8,
             self._by_grpc: 10,
             self._relayed: 10,
+            self._streamed: 6,
             self._hurried: 4,
             self._pipelined: 3,
             self._in_pieces: 3,
@@ -73,10 +74,10 @@ class Client:
             self._leaves_in_head: 1,
             self._leaves_in_body: 2,
             self._leaves_waiting: 4,
-            self._leaves_relayed: 2,
+            self._leaves_relayed: 3,
             self._leaves_unread: 2,
             self._large_by_grpc: 1,
-            self._reads_late: 1,
+            self._reads_late: 2,
             self._never_reads: 1,
         }
 
@@ -119,6 +120,9 @@ class Client:
 
     async def _relayed(self) -> None:
         await self._in_order(self._ask.relayed())
+
+    async def _streamed(self) -> None:
+        await self._in_order(self._ask.streamed())
 
     async def _bad(self) -> None:
         await self._in_order(self._ask.bad())
@@ -276,6 +280,8 @@ class Client:
     async def _ask_deaf(self) -> tuple[ChaosConnection, list[Request], float]:
         """Ask for large answers, some of them ahead, and do not read for a while."""
         requests = [self._ask.large() for _ in range(self._rng.randrange(1, 4))]
+        if self._rng.random() < 0.5:  # it is the last one: if it fails, none behind it is answered
+            requests[-1] = self._ask.large_stream()
         connection = await self._talk.new()
         connection.stop_reading()
         sent_at = time.monotonic()
@@ -303,13 +309,16 @@ class Client:
         await self._talk.leave(connection, request)
 
     async def _leaves_relayed(self) -> None:
-        request, connection = self._ask.relayed(), await self._talk.new()
+        request = self._rng.choice((self._ask.relayed, self._ask.streamed))()
+        connection = await self._talk.new()
         connection.send(request.bytes)
         await asyncio.sleep(self._rng.choice(STAYS_S))
         await self._talk.leave(connection, request)
 
     async def _leaves_unread(self) -> None:
-        request, connection = self._ask.good(), await self._talk.new()
+        """When its answer, or the beginning of a stream, is there."""
+        request = self._rng.choice((self._ask.good, self._ask.streamed))()
+        connection = await self._talk.new()
         connection.send(request.bytes)
         for _ in range(100):
             if connection.leftover or not connection.is_open:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 HEAD_END = b"\r\n\r\n"
 
@@ -20,16 +20,26 @@ class Unanswered(Exception):
 
 
 class Garbled(Exception):
-    """What came is not an answer of HTTP/1.1 with a length."""
+    """What came is not an answer of HTTP/1.1."""
 
 
 @dataclass(frozen=True)
 class ChaosAnswer:
-    """What came back."""
+    """What came back.
+
+    Attributes:
+        is_whole: whether it has an end; an answer in chunks may be cut.
+    """
 
     status: int
     headers: Mapping[str, str]
     body: bytes = field(repr=False)
+    is_whole: bool = True
+
+    @property
+    def is_chunked(self) -> bool:
+        """Whether only its end tells how long it is."""
+        return self.headers.get("transfer-encoding") == "chunked"
 
     @property
     def closes(self) -> bool:
@@ -38,7 +48,8 @@ class ChaosAnswer:
 
     def told(self) -> str:
         """All that could matter."""
-        return f"{self.status} {dict(self.headers)} {self.body[:2000]!r}"
+        cut = "" if self.is_whole else f"... {self.body[-2000:]!r}, cut"
+        return f"{self.status} {dict(self.headers)} {self.body[:2000]!r}{cut}"
 
 
 class ChaosConnection(asyncio.Protocol):
@@ -49,6 +60,8 @@ class ChaosConnection(asyncio.Protocol):
         self._ended: str | None = None
         self._news = asyncio.Event()
         self._transport: asyncio.Transport | None = None
+        self._begun: ChaosAnswer | None = None  # in chunks; its body grows
+        self._chunks = bytearray()
         self.answers = 0
 
     # What asyncio calls.
@@ -102,19 +115,22 @@ class ChaosConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     async def receive(self, limit_s: float) -> ChaosAnswer:
-        """The next answer.
+        """The next answer; one in chunks has what came before the end of the connection.
 
         Raises:
             Cut: if the connection ends before; what had come of it is dropped.
-            Unanswered: if it takes longer than `limit_s`.
+            Unanswered: if it takes longer than `limit_s`, or each chunk does.
             Garbled: if it is none.
         """
+        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout(limit_s) as limit:
                 while True:
                     answer = self._next()
                     if answer is None:
                         await self._more()
+                        if self._begun is not None:
+                            limit.reschedule(loop.time() + limit_s)
                     elif answer.status >= 200:  # else: go on
                         self.answers += 1
                         return answer
@@ -154,6 +170,8 @@ class ChaosConnection(asyncio.Protocol):
 
     def _next(self) -> ChaosAnswer | None:
         """Take one answer from what was received, if it is complete."""
+        if self._begun is not None:
+            return self._chunked(self._begun)
         end = self._received.find(HEAD_END)
         if end < 0:
             return None
@@ -163,15 +181,43 @@ class ChaosConnection(asyncio.Protocol):
         pairs = (line.partition(":") for line in lines)
         headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
         status = int(first[9:12])
+        start = end + len(HEAD_END)
+        begun = ChaosAnswer(status, headers, b"")
+        if begun.is_chunked:
+            del self._received[:start]
+            self._begun = begun
+            return self._chunked(begun)
         length = "0" if status < 200 else headers.get("content-length", "")
         if not length.isdigit():
             raise Garbled(f"no Content-Length: {headers}")
-        start = end + len(HEAD_END)
         if len(self._received) < start + int(length):
             return None
         body = bytes(self._received[start : start + int(length)])
         del self._received[: start + int(length)]
         return ChaosAnswer(status, headers, body)
+
+    def _chunked(self, begun: ChaosAnswer) -> ChaosAnswer | None:
+        """Take the chunks that were received: all of an answer, or what has come of it."""
+        size = -1
+        while size and (end := self._received.find(b"\r\n")) >= 0:
+            try:
+                size = int(self._received[:end], 16)
+            except ValueError as error:
+                raise Garbled(f"no size of a chunk: {bytes(self._received[:end])!r}") from error
+            start, behind = end + 2, end + 2 + size
+            if len(self._received) < behind + 2:
+                size = -1
+                break
+            self._chunks += self._received[start:behind]
+            del self._received[: behind + 2]
+        if size and self._ended is None:
+            return None
+        answer = replace(begun, body=bytes(self._chunks), is_whole=not size)
+        if size:
+            self._received.clear()  # part of a chunk
+        self._begun = None
+        self._chunks.clear()
+        return answer
 
 
 async def connect(port: int, host: str = "127.0.0.1") -> ChaosConnection:

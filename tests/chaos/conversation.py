@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from tests.chaos.checker import Checker
 from tests.chaos.connection import ChaosAnswer, ChaosConnection, Cut, Garbled, Unanswered, connect
 from tests.chaos.request import Request
+from tests.chaos.streaming import tells_why
 from tests.chaos.verdict import Verdict
 
 IDLE_S = 2.0  # a connection that was idle for longer is not used again: the server may close it
@@ -190,9 +191,12 @@ class Conversation:
     ) -> ChaosAnswer | None:
         try:
             got = await connection.receive(self._interruptions.patience_s)
-            if not self._is_cut(got, sent_at):
+            if self._is_cut(got, sent_at):
+                self._checker.cut(request)
+            elif tells_why(request, got):
                 return got
-            self._checker.cut(request)
+            else:
+                self.not_answered(request, sent_at, f"cut after {len(got.body)} bytes of a stream")
         except (Cut, Unanswered) as error:
             self.not_answered(request, sent_at, str(error))
         except Garbled as error:

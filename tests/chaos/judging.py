@@ -1,4 +1,4 @@
-"""Judges the answers of the handler; whom it may fail is known when its journal is read."""
+"""Judges the answers of the handlers; whom they may fail is known when their journal is read."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ import numpy as np
 
 from tests.chaos.answers import check_places, check_row
 from tests.chaos.connection import ChaosAnswer
-from tests.chaos.relayed import MODELS, UNANSWERED, Acts
+from tests.chaos.relayed import CALLS, MODELS, UNANSWERED, Acts
 from tests.chaos.request import JSON, OCTETS, Request
-from tests.chaos.truth import HANDLER, WIDTH, Item, Mark
+from tests.chaos.streaming import Streamed
+from tests.chaos.truth import HANDLER, STREAMER, WIDTH, Item, Mark
 from tests.chaos.verdict import Misjudged, Verdict
 from tests.chaos.versions import Versions
 
@@ -32,6 +33,7 @@ class Excused(NamedTuple):
 
     request: Request
     item: Item
+    numbers: Sequence[int]  # of the items that it may be due to
     code: str
     got: ChaosAnswer
     sent_at: float
@@ -39,17 +41,18 @@ class Excused(NamedTuple):
 
 
 class HandlerJudge:
-    """Judges what the handler answers.
+    """Judges what the handlers answer.
 
     Args:
-        versions: which of the handler and of its models may answer when.
+        versions: which of the handlers and of their models may answer when.
 
     Attributes:
-        codes: "ok", or of an error -> how many items, or first items of a request, got it.
+        codes: (handler, "ok" or code of an error) -> how many items, first items of a request, or
+            streams got it.
     """
 
     def __init__(self, versions: Versions) -> None:
-        self.codes: Counter[str] = Counter()
+        self.codes: Counter[tuple[str, str]] = Counter()
         self._versions = versions
         self._excused: list[Excused] = []
 
@@ -95,20 +98,65 @@ class HandlerJudge:
                 self.refused(request, item, place, got, sent_at, allowed)
                 outcomes[HANDLER, place] += 1
                 continue
-            if item.mark in UNANSWERED or item.code is not None:
-                raise Misjudged(Verdict.WRONG, f"place {index} has an answer: {item.mark.name}")
-            if len(place) != WIDTH * (1 + len(MODELS)):
-                raise Misjudged(Verdict.WRONG, f"place {index} has {len(place)} numbers")
-            for name, at in zip((HANDLER, *MODELS), range(0, len(place), WIDTH), strict=True):
-                row = place[at : at + WIDTH]
-                check_row(name, index, item, row)
-                asked = request.version if name == HANDLER else None
-                why_not = self._versions.why_not(name, int(row[2]), asked, sent_at)
-                if why_not:
-                    raise Misjudged(Verdict.WRONG, f"{name}: {why_not}")
-                outcomes[name, "ok"] += 1
-            self.codes["ok"] += 1
+            names = (HANDLER, *MODELS)
+            self._check_rows(request, index, item, names, place, sent_at)
+            outcomes.update((name, "ok") for name in names)
+            self.codes[HANDLER, "ok"] += 1
         return outcomes
+
+    def check_stream(
+        self,
+        request: Request,
+        stream: Streamed,
+        got: ChaosAnswer,
+        sent_at: float,
+        allowed: AbstractSet[str],
+    ) -> Counter[tuple[str, str]]:
+        """What a stream tells of the handler and its models: (name, outcome) -> items.
+
+        Raises:
+            Misjudged: it does not hold its items, or does not end as they make it.
+        """
+        rows, items = stream.rows, request.items
+        outcomes = Counter({(STREAMER, stream.code): 1})
+        if not 0 < len(rows) <= len(items):
+            raise Misjudged(Verdict.WRONG, f"{len(rows)} rows for {len(items)} items")
+        for index, (item, row) in enumerate(zip(items, rows, strict=False)):
+            called = CALLS[STREAMER] if item.mark < Mark.RAISES else ()
+            self._check_rows(request, index, item, (STREAMER, *called), row, sent_at)
+            outcomes.update((name, "ok") for name in called)
+        if len({row[2] for row in rows}) > 1:
+            raise Misjudged(Verdict.WRONG, "two versions in one stream")
+        if stream.code != "ok":
+            item = items[min(len(rows), len(items) - 1)]
+            self.refused(request, item, stream.code, got, sent_at, allowed)
+        elif len(rows) < len(items):
+            raise Misjudged(Verdict.WRONG, f"it ends after {len(rows)} rows of {len(items)}")
+        else:
+            self.codes[STREAMER, "ok"] += 1
+        return outcomes
+
+    def _check_rows(
+        self,
+        request: Request,
+        index: int,
+        item: Item,
+        names: Sequence[str],
+        numbers: Sequence[float],
+        sent_at: float,
+    ) -> None:
+        """Check the rows of the handler and of those that it called for an item, in a row."""
+        if item.mark in UNANSWERED or item.code is not None:
+            raise Misjudged(Verdict.WRONG, f"place {index} has an answer: {item.mark.name}")
+        if len(numbers) != WIDTH * len(names):
+            raise Misjudged(Verdict.WRONG, f"place {index} has {len(numbers)} numbers")
+        for name, at in zip(names, range(0, len(numbers), WIDTH), strict=True):
+            row = numbers[at : at + WIDTH]
+            check_row(name, index, item, row)
+            asked = request.version if name == request.model else None
+            why_not = self._versions.why_not(name, int(row[2]), asked, sent_at)
+            if why_not:
+                raise Misjudged(Verdict.WRONG, f"{name}: {why_not}")
 
     def refused(
         self,
@@ -119,17 +167,20 @@ class HandlerJudge:
         sent_at: float,
         allowed: AbstractSet[str],
     ) -> None:
-        """An item, or the first one of a request, got an error.
+        """An item, the first one of a request, or the next one of a stream, got an error.
 
         Raises:
             Misjudged: it may not get this one, whatever happened.
         """
-        self.codes[code] += 1
+        self.codes[request.model, code] += 1
         if code == item.code or code in allowed:
             return
         if code not in EXCUSED:
             raise Misjudged(Verdict.UNEXPECTED, f"{code} for {item.number} {item.mark.name}")
-        self._excused.append(Excused(request, item, code, got, sent_at, time.monotonic()))
+        # The first item of a stream tells in which process it was, and any may have been called.
+        items = request.items if request.model == STREAMER else [item]
+        numbers = [each.number for each in items]
+        self._excused.append(Excused(request, item, numbers, code, got, sent_at, time.monotonic()))
 
     def settle(
         self, acts: Acts, hung: Mapping[str, AbstractSet[int]]
@@ -145,10 +196,16 @@ class HandlerJudge:
             (each.request, f"{each.code} for {each.item}, which nothing explains", each.got)
             for each in self._excused
             if not (
-                each.item.number in lost and each.code in ("handler_timeout", "deadline_exceeded")
+                not lost.isdisjoint(each.numbers)
+                and each.code in ("handler_timeout", "deadline_exceeded")
             )
             and not acts.excuse(
-                each.code, each.request.id, each.item.number, each.sent_at, each.told_at
+                each.request.model,
+                each.code,
+                each.request.id,
+                each.numbers[0],
+                each.sent_at,
+                each.told_at,
             )
         ]
         self._excused.clear()

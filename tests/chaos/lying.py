@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tests.chaos.truth import Item, Mark, answer
@@ -60,6 +60,7 @@ class Said:
 
 # Gets what would be right; None says nothing at all.
 Lie = Callable[[Said], Said | None]
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 def honest(said: Said) -> Said:
@@ -70,7 +71,6 @@ def honest(said: Said) -> Said:
 @contextlib.asynccontextmanager
 async def lying(lie: Lie) -> AsyncIterator[int]:
     """A server on the loopback interface; gives its port. It understands what its tests ask."""
-    visits: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         ended = False
@@ -82,6 +82,15 @@ async def lying(lie: Lie) -> AsyncIterator[int]:
                 else:
                     writer.write(said.written())
                     ended = said.cut > 0
+
+    async with serving(serve) as port:
+        yield port
+
+
+@contextlib.asynccontextmanager
+async def serving(serve: Serve) -> AsyncIterator[int]:
+    """A server on the loopback interface; gives its port. It closes what it has served."""
+    visits: set[asyncio.Task[None]] = set()
 
     async def visit(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if (task := asyncio.current_task()) is not None:

@@ -14,7 +14,7 @@ from tests.chaos.connection import Cut
 from tests.chaos.conversation import Interruptions
 from tests.chaos.publishing import OF_MODELS, Damage, publish
 from tests.chaos.scrape import get, model_info, scrape
-from tests.chaos.truth import HANDLER, MODELS
+from tests.chaos.truth import HANDLERS, MODELS
 from tests.chaos.versions import Versions
 from tests.e2e.server import Server
 
@@ -70,7 +70,7 @@ class Operator:
         self._root = root
         self._versions = versions
         self._rng = rng
-        self._newest = dict.fromkeys((*MODELS, HANDLER), 1)  # good or bad
+        self._newest = dict.fromkeys((*MODELS, *HANDLERS), 1)  # good or bad
         self.seen = Seen()
 
     async def look(self) -> None:
@@ -110,10 +110,10 @@ class Operator:
     async def switch(self) -> None:
         """Publish one version after the other; the server must serve the good ones and no other."""
         while True:
-            model = self._rng.choice((*MODELS, HANDLER))
+            model = self._rng.choice((*MODELS, *HANDLERS))
             self._newest[model] += 1
             version = self._newest[model]
-            kinds = tuple(Damage) if model == HANDLER else OF_MODELS
+            kinds = tuple(Damage) if model in HANDLERS else OF_MODELS
             damage = self._rng.choice(kinds) if self._rng.random() < 0.4 else None
             if damage is None:
                 self._versions.published(model, version)

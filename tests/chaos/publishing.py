@@ -15,8 +15,8 @@ from models.handlers import CODE_FILE
 from models.manifest import MANIFEST_FILE
 from models.tensors import TensorSpec
 from tests.artifacts import write_artifact
-from tests.chaos.relayed import JOURNAL, write_relay
-from tests.chaos.truth import BAD_VERSION, HANDLER, MODELS, REPEATS, WIDTH, Item, Mark, answer
+from tests.chaos.relayed import JOURNAL, write_acting
+from tests.chaos.truth import BAD_VERSION, HANDLERS, MODELS, REPEATS, WIDTH, Item, Mark, answer
 
 INPUT = TensorSpec(name="x", dtype="float32", shape=(-1, WIDTH))
 _SCRIPTING = (
@@ -70,16 +70,16 @@ def publish(root: Path, model: str, version: int, damage: Damage | None = None) 
 
     Args:
         root: the repository.
-        model: one of `truth.MODELS`, or the handler.
+        model: one of `truth.MODELS`, or of `truth.HANDLERS`.
         version: higher than what is there.
         damage: None makes a good one.
     """
     root.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=root.parent, prefix="publishing-") as draft:
         said = version + BAD_VERSION if damage is not None else version
-        if model == HANDLER:
+        if model in HANDLERS:
             journal, imports = root.parent / JOURNAL, damage is not Damage.IMPORT
-            folder = write_relay(Path(draft), journal, version, said, imports=imports)
+            folder = write_acting(Path(draft), model, journal, version, said, imports=imports)
         else:
             folder = _oracle(Path(draft), model, version, said, damage)
         if damage is not None:

@@ -12,7 +12,7 @@ from tests.chaos.checker import Told
 from tests.chaos.journal import REPLICA_FAULTS, Ledger
 from tests.chaos.relayed import ENDS, Acts
 from tests.chaos.scrape import Scrape
-from tests.chaos.truth import HANDLER, MODELS
+from tests.chaos.truth import HANDLERS, MODELS
 
 # These are no predictions, or never reach a server.
 NOT_COUNTED = frozenset({"not_found", "method_not_allowed", "request_late"})
@@ -21,7 +21,7 @@ UNSEEN = 2  # storms, at whose ends the operator leaves
 MANY = 8  # items: chance does not make most of so many be given up
 IMPATIENT = "flooded"  # its callers allow so little time that most of them may
 OF_HANDLER = ("handler_failed", "handler_died", "handler_memory", "handler_timeout")
-INITIAL = len(MODELS) + 1  # with the handler
+INITIAL = len(MODELS) + len(HANDLERS)
 COUNTED = ("ok", "backend_failed", "non_finite_output")
 
 
@@ -78,15 +78,17 @@ def reconcile_after_kill(found: Scrape, told: Told, *, balanced: bool = False) -
 
 
 def reconcile_handler(found: Scrape, told: Told, acts: Acts, replaced: int) -> list[str]:
-    """Items of the handler and the ends of its processes; the servers must be idle.
+    """Items of the handlers and the ends of their processes; the servers must be idle.
 
     Args:
         found: metrics of all servers.
         told: what their clients know.
-        acts: of the handler.
+        acts: of the handlers.
         replaced: processes of versions that were replaced, whose ends are not counted then.
     """
-    problems = [*_outcomes(found, told, HANDLER, (*COUNTED, *OF_HANDLER))]
+    problems: list[str] = []
+    for handler in HANDLERS:
+        problems += _outcomes(found, told, handler, (*COUNTED, *OF_HANDLER))
     for cause in (*ENDS, "frames"):
         ended = found.total("torchlane_handler_restarts_total", cause=cause)
         most = len(acts.ended(cause))
@@ -94,7 +96,7 @@ def reconcile_handler(found: Scrape, told: Told, acts: Acts, replaced: int) -> l
         least = 0 if cause == "memory" else len(acts.ended_only(cause)) - replaced
         if not least <= ended <= most:
             problems.append(
-                f"{ended:.0f} processes of the handler ended ({cause}), {least} to {most} had to"
+                f"{ended:.0f} processes of handlers ended ({cause}), {least} to {most} had to"
             )
     return problems
 
@@ -123,6 +125,10 @@ def _requests(found: Scrape, told: Told, *, balanced: bool) -> Iterator[str]:
             f"requests: {sum(counted.values()):.0f} counted, {sum(known.values())} answered "
             f"and {told.unknown_requests} unknown"
         )
+    for (state, code), value in counted.items():
+        most = told.requests[200, code] + told.unknown_streams  # nothing else fails with 200
+        if state == "200" and code != "ok" and value > most:
+            yield f"streams {code}: {value:.0f} counted, {most} at most"
     for (status, code), answered in known.items():
         value = counted.get((str(status), code), 0)
         if not answered <= value <= answered + told.unknown_requests:

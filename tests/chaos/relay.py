@@ -1,7 +1,7 @@
-"""The handler of a chaos run: asks two models, and misbehaves as its items are marked.
+"""The handlers of a chaos run: they ask models, and misbehave as their items are marked.
 
-It runs in processes of its own, of which it knows nothing but what is here: `relayed.py` appends
-lines that set the constants.
+They run in processes of their own, which know nothing but what is here: `relayed.py` appends lines
+that set the constants.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import struct
 import sys
 import time
+from collections.abc import AsyncIterator
 from typing import Any
 
 import torchlane
@@ -23,7 +24,7 @@ EXAMPLE = "example-"  # begins the ids of requests that the server sends itself
 MARKS: dict[str, int] = {}  # by name
 
 GROWTH_BYTES = 300 << 20
-PADDING = "x" * 500_000
+PADDING, ITEM_PADDING = "x" * 500_000, "x" * 100_000
 LINES = 3000
 MOST_FORKS = 2  # of a process
 PAUSE_S = 0.2
@@ -31,10 +32,8 @@ LINGER_S = 1.0
 FOREVER_S = 600.0
 
 
-class Relay(torchlane.Handler):
-    """[number, mark, salt] -> its own row, and those of both models."""
-
-    models = ("steady", "narrow")
+class Acting(torchlane.Handler):
+    """What both have."""
 
     def setup(self) -> None:
         """See `Handler`."""
@@ -42,30 +41,19 @@ class Relay(torchlane.Handler):
         self._journal = os.open(JOURNAL, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self._children = 0
 
-    async def predict(self, request: torchlane.Request) -> Any:
-        """See the class."""
-        number, mark, salt = item = request.json()
-        what = self._names.get(mark, "")
-        self._tell(request, number, "begins")
-        if number % 2:
-            steady = await self.call("steady", item)
-            await self._act(what, request, number)
-            (narrow,) = await self.call_many("narrow", [item])
-        else:  # if one of them fails, the others go on
-            steady, (narrow,), _ = await asyncio.gather(
-                self.call("steady", item),
-                self.call_many("narrow", [item]),
-                self._act(what, request, number),
-            )
-        row = [number, 3 * salt + 5 * mark + CONSTANT, VERSION]
-        for each in (steady, narrow):
+    def _begins(self, request: torchlane.Request, item: list[int]) -> str:
+        """What an item makes the handler do."""
+        self._tell(request, item[0], "begins")
+        return self._names.get(item[1], "")
+
+    def _row(self, request: torchlane.Request, item: list[int], *predictions: Any) -> list[float]:
+        number, mark, salt = item
+        row: list[float] = [number, 3 * salt + 5 * mark + CONSTANT, VERSION]
+        for each in predictions:
             theirs = each["outputs"]["y"]
             # Examples have the same answers whatever versions the models have.
             row += [*theirs[:2], 0] if request.request_id.startswith(EXAMPLE) else theirs
-        if what == "BYTES":
-            octets = struct.pack("<9f", *row)
-            return torchlane.Response(octets, "application/octet-stream")
-        return {"row": row, "padding": PADDING} if what == "LARGE" else {"row": row}
+        return row
 
     async def _act(self, what: str, request: torchlane.Request, number: int) -> None:
         act = getattr(self, f"_{what.lower()}", None)
@@ -73,10 +61,10 @@ class Relay(torchlane.Handler):
             self._tell(request, number, what)
             await act(request)
 
-    def _tell(self, request: torchlane.Request, number: int, what: str, **more: object) -> None:
-        line = {"pid": os.getpid(), "at": time.monotonic(), "id": request.request_id}
-        text = json.dumps({**line, "number": number, "what": what, **more})
-        os.write(self._journal, f"{text}\n".encode())
+    def _tell(self, request: torchlane.Request, number: int, what: str) -> None:
+        line = {"handler": type(self).__name__.lower(), "pid": os.getpid(), "at": time.monotonic()}
+        line |= {"id": request.request_id, "number": number, "what": what}
+        os.write(self._journal, f"{json.dumps(line)}\n".encode())
 
     # One for each mark.
 
@@ -127,3 +115,48 @@ class Relay(torchlane.Handler):
             await asyncio.sleep(FOREVER_S)
         except asyncio.CancelledError:
             await asyncio.sleep(FOREVER_S)
+
+
+class Relay(Acting):
+    """[number, mark, salt] -> its own row, and those of both models."""
+
+    models = ("steady", "narrow")
+
+    async def predict(self, request: torchlane.Request) -> Any:
+        """See the class."""
+        item = request.json()
+        number, what = item[0], self._begins(request, item)
+        if number % 2:
+            steady = await self.call("steady", item)
+            await self._act(what, request, number)
+            (narrow,) = await self.call_many("narrow", [item])
+        else:  # if one of them fails, the others go on
+            steady, (narrow,), _ = await asyncio.gather(
+                self.call("steady", item),
+                self.call_many("narrow", [item]),
+                self._act(what, request, number),
+            )
+        row = self._row(request, item, steady, narrow)
+        if what == "BYTES":
+            octets = struct.pack("<9f", *row)
+            return torchlane.Response(octets, "application/octet-stream")
+        return {"row": row, "padding": PADDING} if what == "LARGE" else {"row": row}
+
+
+class Feed(Acting):
+    """[[number, mark, salt], ...] -> a row for each as it comes, with the model's for some."""
+
+    models = ("steady",)
+
+    async def predict(self, request: torchlane.Request) -> AsyncIterator[Any]:
+        """See the class."""
+        items = request.json()
+        self._tell(request, items[0][0], "opens")
+        try:
+            for item in items:
+                what = self._begins(request, item)
+                await self._act(what, request, item[0])
+                row = self._row(request, item, *([] if what else [await self.call("steady", item)]))
+                yield {"row": row, "padding": ITEM_PADDING} if what == "LARGE" else {"row": row}
+        finally:
+            self._tell(request, items[0][0], "closes")

@@ -1,19 +1,22 @@
-"""What the handler of a chaos run is, and what it did: its artifact, its acts, its remains."""
+"""What the handlers of a chaos run are, and what they did: artifacts, acts, remains."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Set as AbstractSet
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tests.chaos import relay
-from tests.chaos.truth import FIRST_NUMBER, HANDLER, HANDLER_CONSTANT, Item, Mark, answer
+from tests.chaos.truth import FIRST_NUMBER, HANDLER, HANDLERS, STREAMER, Item, Mark, answer
 from tests.handlers import Example, asks, write_handler
 
-MODELS = relay.Relay.models
+CALLS = MappingProxyType({HANDLER: relay.Relay.models, STREAMER: relay.Feed.models})
+MODELS = CALLS[HANDLER]
 PROCESSES = 2  # in each process of the server
-EXAMPLES = 3  # items of each model, whenever a version starts
+EXAMPLES = 3  # items of each model that it calls, whenever a version starts
 JOURNAL = "relayed"  # beside the repository
 SCRATCH = "tmp"  # TMPDIR of the server, beside the repository
 # A process that ended is back within this time, with the longest pause before its start.
@@ -37,48 +40,55 @@ DELAYS = DEADLY | {Mark.PAUSES}
 UNANSWERED = DEADLY | {Mark.LATE, Mark.LINGERS}
 
 
-def write_relay(root: Path, journal: Path, version: int, said: int, *, imports: bool) -> Path:
-    """Write a version of the handler.
+def write_acting(
+    root: Path, handler: str, journal: Path, version: int, said: int, *, imports: bool
+) -> Path:
+    """Write a version of a handler.
 
     Args:
-        root: where to; gets relay/VERSION.
+        root: where to; gets HANDLER/VERSION.
+        handler: one of `HANDLERS`.
         journal: that its processes write.
         version: of the artifact.
         said: the version that its answers name.
         imports: whether its code can be imported.
     """
     marks = {mark.name: int(mark) for mark in Mark if mark >= Mark.RAISES}
-    settings: dict[str, object] = {"VERSION": said, "CONSTANT": HANDLER_CONSTANT}
+    settings: dict[str, object] = {"VERSION": said, "CONSTANT": HANDLERS[handler]}
     settings |= {"JOURNAL": str(journal), "MARKS": marks}
     source = Path(relay.__file__).read_text()
     source += "".join(f"{name} = {value!r}\n" for name, value in settings.items())
     source += "" if imports else "import no_module_of_this_name\n"
     return write_handler(
         root,
-        HANDLER,
+        handler,
         version,
         source,
-        [_example(FIRST_NUMBER + index, version) for index in range(EXAMPLES)],
-        MODELS,
-        entry="relay:Relay",
+        [_example(handler, FIRST_NUMBER + index, version) for index in range(EXAMPLES)],
+        CALLS[handler],
+        entry=f"relay:{handler.capitalize()}",
+        streams=handler == STREAMER,
         processes=PROCESSES,
         concurrency=4,
         memory_bytes=160 << 20,
     )
 
 
-def _example(number: int, version: int) -> Example:
+def _example(handler: str, number: int, version: int) -> Example:
     item = Item(number)
-    row = answer(HANDLER, version, item)
-    for model in MODELS:
+    row = answer(handler, version, item)
+    for model in CALLS[handler]:
         row += answer(model, 0, item)
-    return asks(item.values(), {"row": row})
+    is_one = handler == HANDLER
+    asked, answered = item.values(), {"row": row}
+    return asks(asked, answered) if is_one else asks([asked], [answered])
 
 
 class Act(NamedTuple):
-    """What a process of the handler did.
+    """What a process of a handler did.
 
     Attributes:
+        handler: that it is of.
         at: when, on `time.monotonic`.
         pid: of the process.
         what: that it did.
@@ -86,6 +96,7 @@ class Act(NamedTuple):
         number: of the item.
     """
 
+    handler: str
     at: float
     pid: int
     what: Mark
@@ -94,7 +105,7 @@ class Act(NamedTuple):
 
 
 class Acts:
-    """What the processes of a handler did.
+    """What the processes of the handlers did.
 
     Args:
         path: of their journal, which need not exist.
@@ -103,12 +114,14 @@ class Acts:
         acts: but for beginning requests.
         pids: of all processes.
         children: of those that they forked.
+        streaming: process -> its generators that were not closed.
     """
 
     def __init__(self, path: Path) -> None:
         self.acts: list[Act] = []
         self.pids: set[int] = set()
         self.children: set[int] = set()
+        self.streaming: Counter[int] = Counter()
         self._began: dict[tuple[str, int], set[int]] = {}
         for line in path.read_text().splitlines() if path.exists() else ():
             if line.endswith("}"):
@@ -119,8 +132,10 @@ class Acts:
         (self.children if what == "FORKED" else self.pids).add(pid)
         if what == "begins":
             self._began.setdefault(key, set()).add(pid)
+        elif what in ("opens", "closes"):
+            self.streaming[pid] += 1 if what == "opens" else -1
         elif what != "FORKED":
-            self.acts.append(Act(entry["at"], pid, Mark[what], *key))
+            self.acts.append(Act(entry["handler"], entry["at"], pid, Mark[what], *key))
 
     def of(self, id: str, number: int) -> AbstractSet[int]:
         """The processes that began an item: none, one or, if it was sent twice, several."""
@@ -135,10 +150,13 @@ class Acts:
         others = (self.ended(each) for each in ENDS if each != cause)
         return self.ended(cause) - set().union(*others)
 
-    def excuse(self, code: str, id: str, number: int, sent_at: float, told_at: float) -> bool:
+    def excuse(
+        self, handler: str, code: str, id: str, number: int, sent_at: float, told_at: float
+    ) -> bool:
         """Whether an item that did nothing itself may have been told this code.
 
         Args:
+            handler: that was asked.
             code: of the error.
             id: of the request.
             number: of the item.
@@ -150,5 +168,8 @@ class Acts:
             return any(each.what in kinds and each.pid in pids for each in self.acts)
         # It waited for a process, or was sent to one that did not begin it.
         return any(
-            each.what in kinds and sent_at - BACK_S <= each.at <= told_at for each in self.acts
+            each.handler == handler
+            and each.what in kinds
+            and sent_at - BACK_S <= each.at <= told_at
+            for each in self.acts
         )

@@ -55,11 +55,12 @@ def totals(outcomes: Sequence[tuple[int, Outcome]]) -> str:
     for _, outcome in outcomes:
         faults += outcome.faults
         kinds += outcome.checker.kinds
-        codes += outcome.checker.handler.codes
+        for (handler, code), count in outcome.checker.handler.codes.items():
+            codes[f"{handler} {code}"] += count
         restarts += outcome.restarts
     return (
         f"injected: {_listed(faults)}\nasked: {_listed(kinds)}\n"
-        f"of the handler: {_listed(codes)}; restarts: {_listed(restarts)}"
+        f"of the handlers: {_listed(codes)}; restarts: {_listed(restarts)}"
     )
 
 

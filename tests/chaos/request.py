@@ -15,10 +15,11 @@ OCTETS = "application/octet-stream"
 NPY = "application/x-npy"
 JSON = "application/json"
 
-Form = Literal["json", "octets", "npy", "v2", "v2-binary"]
+Form = Literal["json", "octets", "npy", "v2", "v2-binary", "sse", "ndjson"]
 MEDIA_TYPES: dict[Form, str] = {
     **{"json": JSON, "octets": OCTETS, "npy": NPY},  # of our own calls
     **{"v2": JSON, "v2-binary": OCTETS},  # of the Open Inference Protocol
+    **{"sse": "text/event-stream", "ndjson": "application/x-ndjson"},  # of streams
 }
 V2: frozenset[Form] = frozenset({"v2", "v2-binary"})
 JSON_LENGTH = "Inference-Header-Content-Length"

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from app.processes.shared_metrics import WRITE_S
-from tests.chaos.aftermath import Holdings, ended, events, remains
+from tests.chaos.aftermath import Holdings, ended, events, open_streams, remains
 from tests.chaos.asking import Numbers
 from tests.chaos.asking_handler import HandlerAsker
 from tests.chaos.by_grpc import GrpcConversation
@@ -33,11 +33,10 @@ from tests.chaos.reconcile import (
     reconcile_versions,
     sick_replicas,
 )
-from tests.chaos.relayed import EXAMPLES, PROCESSES, SCRATCH, Acts
+from tests.chaos.relayed import CALLS, EXAMPLES, PROCESSES, SCRATCH, Acts
 from tests.chaos.relayed import JOURNAL as RELAYED
-from tests.chaos.relayed import MODELS as CALLED
 from tests.chaos.scrape import Scrape, get, scrape
-from tests.chaos.truth import HANDLER, MODELS
+from tests.chaos.truth import HANDLERS, MODELS
 from tests.chaos.versions import Versions
 from tests.e2e.balanced import cluster
 from tests.e2e.names import Names
@@ -100,10 +99,10 @@ def _serving(plan: ChaosPlan, root: Path, folder: Path) -> Iterator[_Served]:
 def run_round(plan: ChaosPlan, folder: Path) -> Outcome:
     """Run a round in an empty folder."""
     root, journal = folder / MODELS_DIR, folder / JOURNAL
-    for model in (*MODELS, HANDLER):
+    for model in (*MODELS, *HANDLERS):
         publish(root, model, 1)
     (folder / SCRATCH).mkdir()
-    versions = Versions((*MODELS, HANDLER))
+    versions = Versions((*MODELS, *HANDLERS))
     outcome = Outcome(plan, Checker(versions))
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("CHAOS_SEED", str(plan.seed))
@@ -244,7 +243,7 @@ class _Round:
         if found.total("torchlane_replica_ready") != wanted:
             problems.append(f"{found.by('torchlane_replica_ready', 'replica')} are ready")
         if down := self._handlers_down(found):
-            problems.append(f"{down:.0f} processes of the handler are not ready")
+            problems.append(f"{down:.0f} processes of handlers are not ready")
         struck = sick_replicas(read_journal(self._journal))
         if not plan.kills and found.total("torchlane_replica_faults_total") < struck:
             problems.append("a replica that hangs was not found out")
@@ -259,9 +258,11 @@ class _Round:
         return problems
 
     def _handlers_down(self, found: Scrape) -> float:
-        """How many processes of the handler are not ready."""
-        wanted = len(self._servers) * self._plan.workers * PROCESSES
-        return wanted - found.total("torchlane_model_replicas", model=HANDLER)
+        """How many processes of the handlers are not ready."""
+        wanted = len(self._servers) * self._plan.workers * PROCESSES * len(HANDLERS)
+        return wanted - sum(
+            found.total("torchlane_model_replicas", model=each) for each in HANDLERS
+        )
 
     def _hung(self) -> int:
         """Threads that do not come back."""
@@ -273,9 +274,13 @@ class _Round:
         acts = Acts(self._journal.with_name(RELAYED))
         self._checker.settle_late({model: each.hung for model, each in ledgers.items()}, acts)
         servers = len(self._servers)
-        versions = self._versions.newest(HANDLER)
-        for model in CALLED:
-            told.unknown_items[model] += EXAMPLES * versions * servers
+        self._outcome.problems += open_streams(acts)
+        replaced = 0
+        for handler, called in CALLS.items():
+            versions = self._versions.newest(handler)
+            replaced += PROCESSES * servers * (versions - 1)
+            for model in called:
+                told.unknown_items[model] += EXAMPLES * versions * servers
         if self._plan.kills:
             self._outcome.problems += reconcile_after_kill(
                 found, told, balanced=self._plan.servers > 0
@@ -287,7 +292,6 @@ class _Round:
             self._outcome.problems += reconcile_versions(
                 found, seen.switches, seen.refused, servers
             )
-            replaced = PROCESSES * servers * (versions - 1)
             self._outcome.problems += reconcile_handler(found, told, acts, replaced)
             struck = sick_replicas(ledgers)
             logged = sum((events(each.log) for each in self._servers), Counter[str]())

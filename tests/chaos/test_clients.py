@@ -12,11 +12,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 
+from tests.chaos.answers import STATUSES
 from tests.chaos.asking import Numbers
 from tests.chaos.asking_handler import HandlerAsker
 from tests.chaos.asking_much import FLOOD, LARGE
 from tests.chaos.by_grpc import GrpcConversation
-from tests.chaos.checker import STATUSES, Checker
+from tests.chaos.checker import Checker
 from tests.chaos.clients import Client
 from tests.chaos.conversation import Interruptions
 from tests.chaos.request import Request

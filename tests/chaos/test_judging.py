@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.checker import STATUSES, Checker
+from tests.chaos.answers import STATUSES
+from tests.chaos.checker import Checker
 from tests.chaos.connection import ChaosAnswer
 from tests.chaos.relayed import MODELS, Acts
 from tests.chaos.request import JSON, Request
-from tests.chaos.truth import HANDLER, Item, Mark, answer
+from tests.chaos.truth import HANDLER, HANDLERS, Item, Mark, answer
 from tests.chaos.verdict import Verdict
 from tests.chaos.versions import Versions
 
@@ -29,7 +30,7 @@ def row(item: Item, version: int = 1) -> list[float]:
 
 
 def judged(request: Request, content: object, status: int = 200) -> Checker:
-    checker = Checker(Versions(("steady", "narrow", HANDLER)))
+    checker = Checker(Versions(("steady", "narrow", *HANDLERS)))
     headers = {"content-type": JSON, "x-request-id": request.id}
     got = ChaosAnswer(status, headers, json.dumps(content).encode())
     checker.judge(request, got, time.monotonic())
@@ -47,7 +48,7 @@ def refused(request: Request, code: str) -> Checker:
 
 def journal(folder: Path, lines: Sequence[dict[str, Any]]) -> Acts:
     path = folder / "relayed"
-    known = {"at": time.monotonic(), "id": "other", "number": 99}
+    known = {"handler": HANDLER, "at": time.monotonic(), "id": "other", "number": 99}
     path.write_text("".join(f"{json.dumps({**known, **line})}\n" for line in lines))
     return Acts(path)
 

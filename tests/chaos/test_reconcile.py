@@ -17,7 +17,7 @@ from tests.chaos.reconcile import (
 )
 from tests.chaos.relayed import Acts
 from tests.chaos.scrape import Scrape
-from tests.chaos.truth import MODELS
+from tests.chaos.truth import HANDLERS, MODELS
 
 TRUE = {
     'torchlane_requests_total{route="/predict",status="200",code="ok"}': 2,
@@ -80,6 +80,18 @@ def test_unread_answers_may_be_counted_or_not() -> None:
     assert reconcile(scraped({**TRUE, **more}), told(), ledgers()) != []
 
 
+def test_only_a_stream_fails_with_200() -> None:
+    known = told()
+    known.unknown_requests = 1
+    series = (
+        'torchlane_requests_total{route="/models/{name}/predict",status="200",code="abandoned"}'
+    )
+    (problem,) = reconcile(scraped({**TRUE, series: 1}), known, ledgers())
+    assert "abandoned" in problem
+    known.unknown_streams = 1
+    assert reconcile(scraped({**TRUE, series: 1}), known, ledgers()) == []
+
+
 def test_items_of_a_failed_replica_must_have_moved() -> None:
     known, done = told(), ledgers()
     known.unknown_items["steady"] = done["steady"].struck = 10
@@ -102,7 +114,7 @@ def test_a_reported_failure_without_a_fault_is_detected() -> None:
 def test_version_switches_and_failures_must_be_counted() -> None:
     loaded = 'torchlane_model_loads_total{model="steady",version="1",result="loaded"}'
     failed = 'torchlane_model_loads_total{model="steady",version="2",result="failed"}'
-    most = len(MODELS) + 1 + 2
+    most = len(MODELS) + len(HANDLERS) + 2
     assert reconcile_versions(scraped({loaded: most, failed: 3}), switches=2, refused=3) == []
     few = scraped({loaded: most - 1, failed: 2})
     assert len(reconcile_versions(few, switches=2, refused=3)) == 2
@@ -110,18 +122,19 @@ def test_version_switches_and_failures_must_be_counted() -> None:
 
 def test_ends_of_a_handlers_processes_must_be_counted(tmp_path: Path) -> None:
     journal = tmp_path / "relayed"
-    lines = [{"pid": pid, "at": 1.0, "id": "a", "number": 20} for pid in (7, 8)]
+    known = {"handler": "relay", "at": 1.0, "id": "a", "number": 20}
+    lines = [{**known, "pid": pid} for pid in (7, 8)]
     acts = zip(lines, ("EXITS", "LOOPS"), strict=True)
     journal.write_text("".join(f"{json.dumps({**line, 'what': what})}\n" for line, what in acts))
     series = 'torchlane_handler_restarts_total{handler="relay",cause="%s"}'
     right = {series % "died": 1, series % "stuck": 1}
-    known = Acts(journal)
-    assert reconcile_handler(scraped(right), Told(), known, replaced=0) == []
+    done = Acts(journal)
+    assert reconcile_handler(scraped(right), Told(), done, replaced=0) == []
     for cause in ("died", "stuck"):
         for wrong in (0, 2):
             found = scraped({**right, series % cause: wrong})
-            assert len(reconcile_handler(found, Told(), known, replaced=0)) == 1
-    assert reconcile_handler(scraped({}), Told(), known, replaced=2) == []
+            assert len(reconcile_handler(found, Told(), done, replaced=0)) == 1
+    assert reconcile_handler(scraped({}), Told(), done, replaced=2) == []
 
 
 def test_counts_after_a_kill_may_only_be_lower() -> None:

@@ -17,7 +17,8 @@ DEFAULT_MODEL = "steady"
 # batch, `flooded` takes FLOODED_S seconds an item, and gets more than it can do, `wide` answers an
 # item with 96 KiB: more than is encoded and written at once.
 MODELS = MappingProxyType({"steady": 11, "narrow": 1009, "flooded": 2003, "wide": 4001})
-HANDLER, HANDLER_CONSTANT = "relay", 8009  # calls `steady` and `narrow`
+HANDLER, STREAMER = "relay", "feed"  # one calls `steady` and `narrow`, the other one yields
+HANDLERS = MappingProxyType({HANDLER: 8009, STREAMER: 12007})
 REPEATS = MappingProxyType({"wide": 8192})  # of the answer's numbers
 MOST_NARROW = 8
 FLOODED_S = 0.002
@@ -53,7 +54,8 @@ class Mark(enum.IntEnum):
     PRINTS = 29
     FORKS = 30  # a child that stays
     LARGE = 31  # the answer
-    BYTES = 32  # the answer is a `Response`
+    BYTES = 32  # the answer is a `Response`, where it is no stream
+    ALONE = 33  # no model is asked for this item of a stream
 
 
 FAILS = MappingProxyType(
@@ -86,6 +88,6 @@ class Item(NamedTuple):
 def answer(model: str, version: int, item: Item) -> list[float]:
     """The only right answer of an item that has one."""
     number, mark, salt = item.values()
-    constant = HANDLER_CONSTANT if model == HANDLER else MODELS[model]
+    constant = HANDLERS[model] if model in HANDLERS else MODELS[model]
     once = [float(number), float(3 * salt + 5 * mark + constant), float(version)]
     return once * REPEATS.get(model, 1)

@@ -239,6 +239,8 @@ class Process(asyncio.Protocol):
             async with aclosing(code.values(argument)) as values:
                 collected = []
                 async for value in values:
+                    if run.is_cancelled:  # which its code has ignored
+                        raise asyncio.CancelledError
                     if run.streams:
                         await flow.put(value)
                     else:

@@ -37,6 +37,15 @@ async def predict(self, request):
         self.closed += 1
 """
 COUNTS_IN_THREAD = COUNTS.replace("async def", "def").replace("await asyncio", "time")
+COUNTS_UNCANCELLED = COUNTS.replace(
+    "            await asyncio.sleep(seconds[number])\n",
+    """\
+            try:
+                await asyncio.sleep(seconds[number])
+            except asyncio.CancelledError:
+                pass
+""",
+)
 
 
 class Reader:
@@ -93,7 +102,11 @@ async def test_large_items_come_one_at_a_time(tmp_path: Path) -> None:
         await settled(reader.job)
 
 
-@pytest.mark.parametrize("methods", [COUNTS, COUNTS_IN_THREAD], ids=["async", "thread"])
+@pytest.mark.parametrize(
+    "methods",
+    [COUNTS, COUNTS_IN_THREAD, COUNTS_UNCANCELLED],
+    ids=["async", "thread", "ignores its cancellation"],
+)
 async def test_reader_that_leaves_closes_the_generator(tmp_path: Path, methods: str) -> None:
     async with serving(tmp_path, methods) as served:
         reader = Reader(served, items=1000, s=0.01)
