@@ -92,7 +92,7 @@ class Stream:
                 break
             self._news.clear()
             await self._news.wait()
-        if self._error is not None:
+        if self._error is not None and not self.is_left:
             raise self._error
 
     def failure(self, told: bytes) -> bytes:

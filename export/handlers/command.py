@@ -19,7 +19,7 @@ from export.artifact import choose_version, digest_of, publish, staging_folder, 
 from export.errors import ExportError, UsageError
 from export.handlers.host import Answer, running
 from export.handlers.source import Declared, interpreter_of, read_source
-from export.handlers.torchserve import ENTRY, REQUIREMENTS, missing_packages, unpack
+from export.handlers.torchserve import ENTRY, missing_packages, unpack
 from export.pipeline import git_commit
 from export.progress import say
 from models.handlers import (
@@ -82,14 +82,26 @@ def _export_archive(args: argparse.Namespace, console: Console, folder: Path) ->
     args.concurrency = 1
     for sentence in archive.warnings:
         say(console, f"warning: {sentence}")
-    if missing := missing_packages(folder, args.python):
+    if missing := missing_packages(folder, archive.requirements, args.python):
         say(
             console,
             f"warning: {args.python} lacks {', '.join(missing)}, which the archive's "
-            f"{REQUIREMENTS} names; name an interpreter that has them with --python",
+            f"{archive.requirements} names; name an interpreter that has them with --python",
         )
     name = args.name or archive.model
-    calls = _export(args, console, folder, name, read_source(folder, ENTRY, name))
+    declared = read_source(folder, ENTRY, name)
+    weights = None
+    if args.served_model is not None and archive.weights is not None:
+        weights = (folder / archive.weights).read_bytes()
+        (folder / archive.weights).unlink()  # the served model is in its place
+    try:
+        calls = _export(args, console, folder, name, declared)
+    except ExportError as error:
+        if weights is None or archive.weights is None:
+            raise
+        say(console, f"without {archive.weights} it fails ({error}); now with it")
+        (folder / archive.weights).write_bytes(weights)
+        calls = _export(args, console, folder, name, declared)
     if args.served_model is not None and not calls:
         say(
             console,
@@ -117,7 +129,7 @@ def _export(
             "has them with `torchlane serve`, and give its URL with --server http://127.0.0.1:8000"
         )
     limits = _limits(args, declared.max_batch_size)
-    code = _packed(source)
+    code = _packed(source, args.source)
     examples = [_read(path) for path in args.example]
     kinds = [_media_type(path, args.media_type) for path in args.example]
     interpreter = interpreter_of(source, args.python)
@@ -215,14 +227,23 @@ def _limits(args: argparse.Namespace, max_batch_size: int) -> HandlerLimits:
         raise UsageError(f"{first['loc'][0]} = {first['input']}: {first['msg']}") from error
 
 
-def _packed(source: Path) -> bytes:
+def _packed(source: Path, what: Path) -> bytes:
+    """The files of a handler.
+
+    Args:
+        source: the file or folder with them.
+        what: what the user has named.
+
+    Raises:
+        UsageError: if they cannot be read, or are too large.
+    """
     try:
         code = pack_code(source)
     except OSError as error:
         raise UsageError(f"{source} cannot be read: {error.strerror}") from error
     if len(code) > MAX_CODE_BYTES:
         raise UsageError(
-            f"{source} has {len(code):,} bytes, the limit is {MAX_CODE_BYTES:,}; large weights "
+            f"{what} has {len(code):,} bytes, the limit is {MAX_CODE_BYTES:,}; large weights "
             "belong into a model of their own"
         )
     return code

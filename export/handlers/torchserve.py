@@ -8,7 +8,7 @@ import json
 import re
 import subprocess
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,11 +21,15 @@ from torchlane.torchserve.names import MODULES
 MODULE, CLASS = "torchlane_archive", "Archive"
 ENTRY = f"{MODULE}:{CLASS}"
 REQUIREMENTS = "requirements.txt"
+FILES = ("serializedFile", "configFile", "requirementsFile")  # that a manifest may name
 SERVER_S = 30.0
+CHANGES = ("scores", "boxes", "masks")  # of a codec: what makes outputs others than the network's
 OWN = "ts.torch_handler."
 BATCH_SIZE = re.compile(r"^batchSize\s*:\s*([0-9]{1,4})\s*(?:#.*)?$", re.MULTILINE)
 # A line of requirements that names a package, and not a file, an address or an option.
 REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:[\[<>=!~; #]|$)")
+STREAMS = "send_intermediate_predict_response"
+STREAMS_HINT = "which fails when it is called: write a torchlane.Handler whose predict yields"
 CUDA = "no CUDA device is visible to it: the served models have them"
 # Prints those of the packages that it is given and that are not installed.
 MISSING = """
@@ -60,10 +64,14 @@ class Archive(NamedTuple):
 
     Attributes:
         model: its name.
+        weights: the file of its model; None: it has none.
+        requirements: the file with the packages that it needs.
         warnings: sentences on what may not work.
     """
 
     model: str
+    weights: str | None
+    requirements: str
     warnings: tuple[str, ...]
 
 
@@ -97,11 +105,11 @@ def unpack(
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             about = model_part(archive, what)
             handler = text_of(about, "handler", what)
-            serialized = about.get("serializedFile")
+            file_of = {key: _entry_of(about, key, names) for key in FILES}
             weights = b""
             for name in (each for each in names if not each.endswith("/")):
                 content = read_entry(archive, archive.getinfo(name))
-                if name == serialized:
+                if name == file_of["serializedFile"]:
                     weights = content
                 path = folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -117,31 +125,42 @@ def unpack(
     signature = _Signature()
     if model is not None:
         signature = _signature(model, server, returns, weights)
-        if isinstance(serialized, str) and not _initializes(tree):
-            (folder / serialized).unlink(missing_ok=True)  # the served model is in its place
     version = str(about.get("modelVersion", ""))
     (folder / f"{MODULE}.py").write_text(
         SOURCE.format(
             name=CLASS,
             about=f"The handler of {what}" + (f", version {version}" if version else ""),
             models=() if model is None else (model,),
-            batch_size=_batch_size(folder, about.get("configFile")),
+            batch_size=_batch_size(folder, file_of["configFile"]),
             inputs=signature.inputs,
             outputs=signature.outputs,
             is_tensor=signature.is_tensor,
         )
     )
     warnings = () if script is None or tree is None else tuple(_warnings(script.name, tree))
-    return Archive(text_of(about, "modelName", what), warnings)
+    requirements = file_of["requirementsFile"] or REQUIREMENTS
+    name = text_of(about, "modelName", what)
+    return Archive(name, file_of["serializedFile"], requirements, warnings)
 
 
-def missing_packages(folder: Path, python: str) -> tuple[str, ...]:
-    """The packages that an archive's requirements.txt names and an interpreter lacks.
+def _entry_of(about: dict[str, object], key: str, names: Sequence[str]) -> str | None:
+    """A file that the manifest names, if the archive has it."""
+    name = about.get(key)
+    return name if isinstance(name, str) and name in names else None
+
+
+def missing_packages(folder: Path, requirements: str, python: str) -> tuple[str, ...]:
+    """The packages that an archive needs and an interpreter lacks; versions are not compared.
+
+    Args:
+        folder: with the archive's files.
+        requirements: the file that names them.
+        python: the interpreter.
 
     Raises:
         UsageError: if the interpreter cannot be run.
     """
-    file = folder / REQUIREMENTS
+    file = folder / requirements
     if not file.is_file():
         return ()
     lines = file.read_text(errors="replace").splitlines()
@@ -179,14 +198,6 @@ def _parsed(script: Path) -> ast.Module:
         raise ExportError(f"{script.name} cannot be read as Python: {error}") from error
 
 
-def _initializes(tree: ast.Module | None) -> bool:
-    """Whether a handler may load a model on its own."""
-    return tree is not None and any(
-        isinstance(node, ast.FunctionDef) and node.name in ("initialize", "handle")
-        for node in ast.walk(tree)
-    )
-
-
 def _warnings(name: str, tree: ast.Module) -> Iterator[str]:
     """What cannot work in a process of a handler, with its line."""
     for node in ast.walk(tree):
@@ -203,15 +214,17 @@ def _warnings(name: str, tree: ast.Module) -> Iterator[str]:
             for module in modules:
                 if module.startswith("ts.") and not _is_known(module):
                     yield f"{name}:{node.lineno} imports {module}, which does not exist here"
+            if any(each.name == STREAMS for each in node.names):
+                yield f"{name}:{node.lineno} imports {STREAMS}, {STREAMS_HINT}"
 
 
 def _is_known(module: str) -> bool:
     return any(each == module or each.startswith(f"{module}.") for each in MODULES)
 
 
-def _batch_size(folder: Path, file: object) -> int:
+def _batch_size(folder: Path, file: str | None) -> int:
     """The batch size in an archive's configuration file; 1 if it has none."""
-    if not isinstance(file, str) or not (folder / file).is_file():
+    if file is None:
         return 1
     match = BATCH_SIZE.search((folder / file).read_text(errors="replace"))
     return max(1, int(match[1])) if match is not None else 1
@@ -223,8 +236,8 @@ def _signature(model: str, server: str | None, returns: str | None, weights: byt
             f"--model {model} needs a server that has it: start one with `torchlane serve`, and "
             "give its URL with --server http://127.0.0.1:8000"
         )
-    path = f"/models/{model.partition('/')[0]}"
-    answer: Answer = ask_server(server, "GET", path, b"", {}, SERVER_S)
+    name, _, version = model.partition("/")
+    answer: Answer = ask_server(server, "GET", f"/models/{name}?full=true", b"", {}, SERVER_S)
     try:
         info = json.loads(answer.body)
         if answer.status != 200:
@@ -232,10 +245,23 @@ def _signature(model: str, server: str | None, returns: str | None, weights: byt
         inputs, outputs = (
             tuple(str(each["name"]) for each in info[part]) for part in ("inputs", "outputs")
         )
+        codec, served = (info["manifest"] or {}).get("codec") or {}, info["version"]
     except (ValueError, KeyError, TypeError) as error:
         raise ExportError(f"--server {server} is not a Torchlane server") from error
     if not inputs or not outputs:
         raise UsageError(f"--model {model} is a handler, or none of its versions is loaded")
+    if version and str(served) != version:
+        raise UsageError(
+            f"--model {model}: requests without a version get version {served}, whose inputs may "
+            f"differ; serve {version} as the newest one, or name the model alone"
+        )
+    for what in CHANGES:
+        if codec.get(what) not in (None, "none"):
+            raise UsageError(
+                f"--model {model} changes its outputs ({what}: {codec[what]}), which the handler "
+                "expects as the network gives them: adopt it again under another name, with "
+                "--codec tensor --scores none"
+            )
     is_tensor = len(outputs) == 1 and _returns_tensor(returns, weights)
     return _Signature(inputs, outputs, is_tensor)
 

@@ -114,6 +114,26 @@ class Prepares(BaseHandler):
         return torch.tensor([row["body"]["numbers"] for row in data]) / 10
 """
 
+COMMON = """
+import os
+import torch
+from ts.torch_handler.base_handler import BaseHandler
+
+class Common(BaseHandler):
+    def initialize(self, context):
+        folder = context.system_properties["model_dir"]
+        self.device = torch.device("cpu")
+        self.model = torch.jit.load(os.path.join(folder, "sums.pt"))
+"""
+LOADS = """
+import torch
+from common import Common
+
+class Loads(Common):
+    def preprocess(self, data):
+        return torch.tensor([row["body"]["numbers"] for row in data]) / 10
+"""
+
 
 class Sums(nn.Module):
     """x [n, 3] -> [n, 3]: each colour's part of the sum, times 4."""
@@ -260,7 +280,7 @@ async def test_a_function_alone_chooses_types_and_statuses(
     answer = await server.ask(body)
     assert (answer.status, answer["content-type"], answer.body) == (200, "text/csv", b"2.0,1.0,1.0")
     wrong = await server.ask(request("/models/own/predict?wrong=1", b"[]"))
-    assert (wrong.status, wrong.body) == (422, b"what is wrong?")
+    assert (wrong.status, wrong.json()["message"]) == (422, "what is wrong?")
 
 
 async def test_one_that_overrides_preprocess_uses_the_served_model(
@@ -281,6 +301,19 @@ async def test_one_that_overrides_preprocess_uses_the_served_model(
 
 def _files(folder: Path) -> list[Path]:
     return [*(folder / "repository" / "own").rglob("*")]
+
+
+async def test_one_that_loads_the_archives_model_gets_the_served_one(
+    server: Listening, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "loads.py").write_text(LOADS)
+    (tmp_path / "example.json").write_text('{"numbers": [1, 2, 1]}')
+    files = {"sums.pt": scripted(Sums()), "common.py": COMMON.encode()}
+    mar = archived(tmp_path, files, "--handler", "loads.py")
+    await export(server, mar, tmp_path / "example.json", "--model", "sums")
+    assert "; now with it" in capsys.readouterr().out
+    assert await asked(server, b'{"numbers": [2, 1, 1]}') == pytest.approx([2, 1, 1])
+    assert await server.metric("torchlane_items_total", model="sums") >= 2
 
 
 async def test_options_that_do_not_fit_are_refused(

@@ -20,12 +20,14 @@ from torchlane.handlers.answers import (
     failure_of,
     reason_of,
 )
-from torchlane.handlers.api import Request
+from torchlane.handlers.api import Request, Response
 from torchlane.handlers.calls import CURRENT, Calls
 from torchlane.handlers.code import Code
+from torchlane.handlers.encoding import JSON
 from torchlane.handlers.frames import (
     ANSWER,
     CANCEL,
+    FROM_HANDLER_BYTES,
     HELD,
     ITEM,
     READY,
@@ -42,6 +44,7 @@ from torchlane.handlers.frames import (
 )
 from torchlane.handlers.launch import Settings
 from torchlane.handlers.limits import limit_process
+from torchlane.handlers.plain import json_of
 from torchlane.handlers.runs import Run
 from torchlane.handlers.streams import Flow
 
@@ -237,17 +240,20 @@ class Process(asyncio.Protocol):
         self._flows[number] = flow
         try:
             async with aclosing(code.values(argument)) as values:
-                collected = []
+                collected, size = [], 0
                 async for value in values:
                     if run.is_cancelled:  # which its code has ignored
                         raise asyncio.CancelledError
                     if run.streams:
                         await flow.put(value)
                     else:
-                        collected.append(value)
+                        collected.append(json_of(value))
+                        size += len(collected[-1]) + 1
+                        if size > FROM_HANDLER_BYTES:  # before they take the process's memory
+                            raise ValueError(f"all items have more than {FROM_HANDLER_BYTES} bytes")
                     await asyncio.sleep(0)  # its code may never wait, and others would
                 if not run.streams:
-                    return answer_of(collected, request)
+                    return answer_of(Response(b"[%b]" % b",".join(collected), JSON), request)
         finally:
             del self._flows[number]
         return END_OF_STREAM

@@ -5,23 +5,23 @@ from __future__ import annotations
 import importlib
 import io
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl
 
-from torchlane.handlers.api import Handler as BaseHandler
+from torchlane.handlers import api
 from torchlane.handlers.api import Request, Response
 from torchlane.handlers.content import FORM, InvalidInput
+from torchlane.handlers.plain import json_of
 from torchlane.torchserve.names import install
 
 MANIFEST = Path("MAR-INF", "MANIFEST.json")
 URLENCODED = "application/x-www-form-urlencoded"
 
 
-class Handler(BaseHandler):
+class Handler(api.Handler):
     """Answers requests by the handler of an archive, whose files are next to the class's module.
 
     Its requests come one batch after the other. A subclass has these constants, beside those of
@@ -47,15 +47,14 @@ class Handler(BaseHandler):
         from torchlane.torchserve.context import Context  # noqa: PLC0415 # needs `install`
 
         folder = Path(str(sys.modules[type(self).__module__].__file__)).parent
-        os.chdir(folder)  # old handlers open their files by relative paths
-        manifest = json.loads(MANIFEST.read_text())
+        manifest = json.loads((folder / MANIFEST).read_text())
         model = manifest["model"]
         self._context = Context(
             model["modelName"],
             str(folder),
             manifest,
             self.max_batch_size,
-            model_yaml_config=_configuration(model.get("configFile")),
+            model_yaml_config=_configuration(folder, model.get("configFile")),
         )
         if self.models:
             self._context.served_model = self._served_model()
@@ -77,11 +76,15 @@ class Handler(BaseHandler):
         context = self._context
         context.request_ids = {at: each.request_id for at, each in enumerate(requests)}
         context.request_processor = [RequestProcessor(_headers(each)) for each in requests]
+        rows = [_row(each) for each in requests]
+        for each in requests:
+            each.accept = ""  # as in TorchServe, the handler alone chooses the media type
         try:
-            answers = self._handle([_row(each) for each in requests], context)
+            answers = self._handle(rows, context)
         except PredictionException as error:
-            status = error.error_code if 400 <= error.error_code < 600 else 500
-            return [Response(error.message, "text/plain; charset=utf-8", status)] * len(requests)
+            if len(requests) > 1:  # one of them is at fault: each is run again alone
+                raise
+            return [_failure(error.error_code, error.message)]
         if not isinstance(answers, list) or len(answers) != len(requests):
             size = f" of {len(answers)}" if isinstance(answers, list) else ""
             raise TypeError(
@@ -91,7 +94,7 @@ class Handler(BaseHandler):
         return [self._answer(at, answer) for at, answer in enumerate(answers)]
 
     def _answer(self, at: int, answer: Any) -> Any:
-        status, _ = self._context.get_response_status(at)
+        status = self._context.get_response_status(at)[0] or 200
         media_type = self._context.get_response_content_type(at)
         if type(answer).__name__ == "Tensor":
             import torch  # noqa: PLC0415 # the handler has imported it
@@ -105,8 +108,7 @@ class Handler(BaseHandler):
             return Response(bytes(answer), media_type or "application/octet-stream", status)
         if status == 200 and media_type in (None, "application/json"):
             return answer
-        text = json.dumps(answer, allow_nan=False)
-        return Response(text, media_type or "application/json", status)
+        return Response(json_of(answer), media_type or "application/json", status)
 
     def _served_model(self) -> Any:
         from torchlane.torchserve.served import ServedModel  # noqa: PLC0415 # imports torch
@@ -164,13 +166,20 @@ class Handler(BaseHandler):
             service.model = self._context.served_model
 
 
-def _configuration(file: str | None) -> Mapping[str, Any]:
+def _configuration(folder: Path, file: str | None) -> Mapping[str, Any]:
     """What the archive's configuration file has."""
     if file is None:
         return {}
     import yaml  # noqa: PLC0415 # only a few archives need it
 
-    return yaml.safe_load(Path(file).read_text()) or {}
+    return yaml.safe_load((folder / file).read_text()) or {}
+
+
+def _failure(status: int, message: str) -> Response:
+    """The error of a handler in the form of TorchServe."""
+    status = status if 400 <= status < 600 else 500
+    told = {"code": status, "type": "InternalServerException", "message": message}
+    return Response(json_of(told), "application/json", status)
 
 
 def _headers(request: Request) -> dict[str, str]:

@@ -115,6 +115,18 @@ class BaseHandler:
         self.context = context
         return self.postprocess(self.inference(self.preprocess(data)))
 
+    def _is_explain(self) -> bool:
+        return False
+
+    def _is_describe(self) -> bool:
+        return False
+
+    def explain_handle(self, data_preprocess: Any, raw_data: Any) -> Any:
+        """Explain nothing: requests for explanations do not exist here."""
+
+    def describe_handle(self) -> Any:
+        """Describe nothing: such requests do not exist here."""
+
     def get_device(self) -> Any:
         """The device of the model."""
         return self.device

@@ -20,7 +20,7 @@ class RequestProcessor:
     def __init__(self, request_header: Mapping[str, str]) -> None:
         self._request = request_header
         self._response: dict[str, str] = {}
-        self._status: tuple[int, str | None] = 200, None
+        self._status: tuple[int | None, str | None] = 200, None
 
     def get_request_property(self, key: str) -> str | None:
         """A header of the request; None if the handler does not get it."""
@@ -30,11 +30,11 @@ class RequestProcessor:
         """The headers of the request."""
         return self._request
 
-    def report_status(self, code: int, reason_phrase: str | None = None) -> None:
+    def report_status(self, code: int | None, reason_phrase: str | None = None) -> None:
         """Set the status of the answer."""
         self._status = code, reason_phrase
 
-    def get_response_status_code(self) -> int:
+    def get_response_status_code(self) -> int | None:
         """The status of the answer."""
         return self._status[0]
 
@@ -96,10 +96,15 @@ class Context:
         self.request_ids: Mapping[int, str] | None = None
         self.request_processor: Sequence[RequestProcessor] = ()
         self.served_model: Any = None
+        self.stopping_criteria: Any = None
 
     def get_request_id(self, idx: int = 0) -> str | None:
         """The id of a request."""
         return None if self.request_ids is None else self.request_ids.get(idx)
+
+    def get_sequence_id(self, idx: int = 0) -> str:
+        """The id of a sequence of requests: there are none here."""
+        return ""
 
     def get_request_header(self, idx: int, key: str) -> str | None:
         """A header of a request; None if the handler does not get it."""
@@ -125,7 +130,7 @@ class Context:
         """The headers of an answer."""
         return self.request_processor[idx].get_response_headers()
 
-    def get_response_status(self, idx: int) -> tuple[int, str | None]:
+    def get_response_status(self, idx: int) -> tuple[int | None, str | None]:
         """The status of an answer, and its reason."""
         request = self.request_processor[idx]
         return request.get_response_status_code(), request.get_response_status_phrase()

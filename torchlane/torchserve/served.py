@@ -17,7 +17,7 @@ class Outputs(tuple[Any, ...]):
         names: of the outputs.
     """
 
-    names: Sequence[str]
+    names: Sequence[str] = ()
 
     def __new__(cls, values: Sequence[Any], names: Sequence[str]) -> Outputs:
         outputs = super().__new__(cls, values)
@@ -35,6 +35,17 @@ class Outputs(tuple[Any, ...]):
         if name in self.names:
             return self[name]
         raise AttributeError(f"the served model has no output {name!r}: {', '.join(self.names)}")
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.names if isinstance(key, str) else super().__contains__(key)
+
+    def values(self) -> tuple[Any, ...]:
+        """The outputs."""
+        return (*self,)
+
+    def items(self) -> zip[tuple[str, Any]]:
+        """The outputs with their names."""
+        return zip(self.names, self, strict=True)
 
     def keys(self) -> Sequence[str]:
         """The names of the outputs."""

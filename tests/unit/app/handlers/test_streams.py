@@ -221,6 +221,14 @@ async def test_one_answer_has_all_items(tmp_path: Path) -> None:
             await served.ask(b'{"items": 2, "fails": true}')
 
 
+async def test_a_list_is_bounded_before_it_takes_the_memory(tmp_path: Path) -> None:
+    async with serving(tmp_path, COUNTS) as served:
+        with pytest.raises(errors.HandlerFailed) as caught:
+            await served.ask(b'{"items": 1000, "bytes": 1000000}')
+        assert caught.value.reason == "ValueError: all items have more than 67108864 bytes"
+        assert (await made_and_closed(served))[0] < 100
+
+
 async def test_item_that_json_lacks_fails_the_stream(tmp_path: Path) -> None:
     methods = """
     async def predict(self, request):

@@ -39,7 +39,7 @@ def constants(folder: Path) -> Any:
 def test_files_come_next_to_the_module_that_runs_them(tmp_path: Path) -> None:
     files = {"sums.pt": SUMS, "own.py": NEVER.encode(), "deep/words.txt": b"a"}
     archive = unpacked(tmp_path, files, OWN | {"modelVersion": "2.0", "modelName": "it"})
-    assert archive == Archive("it", ())
+    assert archive == Archive("it", "sums.pt", "requirements.txt", ())
     for name, content in files.items():
         assert (tmp_path / "to" / name).read_bytes() == content
     made = constants(tmp_path)
@@ -67,13 +67,14 @@ def test_what_cannot_work_is_said_with_its_line(tmp_path: Path) -> None:
     text = (
         "import ts.context\n"
         "from ts.handler_utils.micro_batching import MicroBatching\n"
-        "from ts.torch_handler.base_handler import BaseHandler\n"
+        "from ts.handler_utils.utils import send_intermediate_predict_response\n"
         "def handle(data, context):\n"
         "    x = model.cuda()\n"
         "    return x.data_ptr()\n"
     )
     assert unpacked(tmp_path, {"own.py": text.encode()}).warnings == (
         "own.py:2 imports ts.handler_utils.micro_batching, which does not exist here",
+        f"own.py:3 imports {torchserve.STREAMS}, {torchserve.STREAMS_HINT}",
         f"own.py:5 calls .cuda(): {torchserve.CUDA}",
         f"own.py:6 reads the address of a tensor: {torchserve.CUDA}",
     )
@@ -98,36 +99,74 @@ def test_other_archives_are_refused(tmp_path: Path, data: bytes, told: str) -> N
 
 
 def test_missing_packages_are_those_of_the_interpreter(tmp_path: Path) -> None:
-    assert missing_packages(tmp_path, sys.executable) == ()
+    assert missing_packages(tmp_path, "own.txt", sys.executable) == ()
     lines = "# own\n\nNumPy>=1\nno-such-package==3\n-e .\nhttps://a/b.whl\nother_missing[x] ; a\n"
-    (tmp_path / "requirements.txt").write_text(lines)
-    assert missing_packages(tmp_path, sys.executable) == ("no-such-package", "other_missing")
+    (tmp_path / "own.txt").write_text(lines)
+    assert missing_packages(tmp_path, "own.txt", sys.executable) == (
+        "no-such-package",
+        "other_missing",
+    )
     with pytest.raises(UsageError, match="cannot be run"):
-        missing_packages(tmp_path, str(tmp_path / "none"))
+        missing_packages(tmp_path, "own.txt", str(tmp_path / "none"))
 
 
-SERVED = {"inputs": [{"name": "x"}], "outputs": [{"name": "y"}]}
+def test_files_that_the_manifest_names_are_those_of_the_archive(tmp_path: Path) -> None:
+    victim = written(tmp_path, b"batchSize: 9", "victim.txt")
+    named = {"serializedFile": str(victim), "configFile": "../victim.txt"}
+    archive = unpacked(tmp_path, {"own.py": b"", "cpu.txt": b""}, OWN | named)
+    assert archive.weights is None
+    assert constants(tmp_path).max_batch_size == 1
+    other = tmp_path / "other"
+    other.mkdir()
+    files = {"own.py": b"", "cpu.txt": b""}
+    assert unpacked(other, files, OWN | {"requirementsFile": "cpu.txt"}).requirements == "cpu.txt"
+
+
+SERVED: dict[str, Any] = {
+    "inputs": [{"name": "x"}],
+    "outputs": [{"name": "y"}],
+    "version": 2,
+    "manifest": {"codec": {"kind": "tensor", "scores": "none"}},
+}
+
+
+def with_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, **fields: Any) -> Any:
+    """The class that runs an archive with a model of which the server says this."""
+    answer = Answer(200, "application/json", json.dumps(SERVED | fields).encode())
+    monkeypatch.setattr(torchserve, "ask_server", lambda *_: answer)
+    file = written(tmp_path, mar({"sums.pt": SUMS, "own.py": b""}, OWN), "it.mar")
+    (tmp_path / "to").mkdir()
+    unpack(file, tmp_path / "to", model, "http://server", None)
+    return constants(tmp_path)
+
+
+def test_the_served_model_has_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = with_served(tmp_path, monkeypatch, "net/2")
+    assert (made.models, made.model_inputs, made.model_outputs) == (("net/2",), ("x",), ("y",))
+    assert made.model_is_tensor
 
 
 @pytest.mark.parametrize(
-    ("handler", "is_kept"),
+    ("model", "fields", "told"),
     [
-        (b"class A:\n    def preprocess(self, data): ...\n", False),
-        (b"class A:\n    def initialize(self, context): ...\n", True),
-        (b"def handle(data, context): ...\n", True),
+        ("net/3", {}, "requests without a version get version 2"),
+        ("net", {"inputs": []}, "is a handler, or none of its versions is loaded"),
+        (
+            "net",
+            {"manifest": {"codec": {"kind": "image", "scores": "softmax"}}},
+            r"changes its outputs \(scores: softmax\), .* --codec tensor --scores none",
+        ),
     ],
 )
-def test_the_served_model_replaces_that_of_the_archive(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handler: bytes, is_kept: bool
+def test_another_served_model_is_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    fields: dict[str, Any],
+    told: str,
 ) -> None:
-    answer = Answer(200, "application/json", json.dumps(SERVED).encode())
-    monkeypatch.setattr(torchserve, "ask_server", lambda *_: answer)
-    file = written(tmp_path, mar({"sums.pt": SUMS, "own.py": handler}, OWN), "it.mar")
-    (tmp_path / "to").mkdir()
-    unpack(file, tmp_path / "to", "net/2", "http://server", None)
-    made = constants(tmp_path)
-    assert (made.models, made.model_inputs, made.model_outputs) == (("net/2",), ("x",), ("y",))
-    assert (tmp_path / "to" / "sums.pt").exists() == is_kept
+    with pytest.raises(UsageError, match=told):
+        with_served(tmp_path, monkeypatch, model, **fields)
 
 
 @pytest.mark.parametrize(

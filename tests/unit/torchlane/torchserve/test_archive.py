@@ -14,6 +14,7 @@ import torch
 from torchlane.handlers.api import Request, Response
 from torchlane.handlers.content import InvalidInput
 from torchlane.torchserve.archive import Handler
+from torchlane.torchserve.util import PredictionException
 
 ECHO = """
 from ts.utils.util import PredictionException
@@ -182,7 +183,23 @@ def test_a_prediction_exception_has_its_status(archive: Any) -> None:
     for status, expected in ((404, 404), (503, 503), (200, 500), (7, 500)):
         (answer,) = does(archive, f"raise PredictionException('no', {status})")
         assert isinstance(answer, Response)
-        assert (answer.status, answer.body) == (expected, b"no")
+        assert answer.status == expected
+        assert json.loads(answer.body) == {
+            "code": expected,
+            "type": "InternalServerException",
+            "message": "no",
+        }
+
+
+def test_of_several_requests_each_is_run_again(archive: Any) -> None:
+    with pytest.raises(PredictionException):
+        does(archive, "raise PredictionException('no', 422)", 2)
+
+
+def test_the_handler_alone_chooses_the_media_type(archive: Any) -> None:
+    request = asking(b"x", accept="image/png")
+    archive.predict(request)
+    assert request.accept == ""
 
 
 @pytest.mark.parametrize("answers", ["[]", "[1, 2]", "'ab'", "None"])
