@@ -56,6 +56,7 @@ class Told:
         unknown_items: of requests whose answer nobody read.
         unknown_requests: whose answer nobody read.
         unknown_streams: those of them that are streams.
+        unread_streams: those of these that are too large to end before their client left.
     """
 
     items: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -64,6 +65,7 @@ class Told:
     unknown_items: Counter[str] = field(default_factory=Counter)
     unknown_requests: int = 0
     unknown_streams: int = 0
+    unread_streams: int = 0
 
 
 class Checker:

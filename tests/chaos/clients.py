@@ -13,6 +13,7 @@ from tests.chaos.checker import Checker
 from tests.chaos.connection import ChaosConnection, Cut, Unanswered
 from tests.chaos.conversation import Conversation, Interruptions
 from tests.chaos.request import Request
+from tests.chaos.truth import STREAMER
 from tests.chaos.verdict import Verdict
 
 STALL_MS = 150
@@ -273,15 +274,16 @@ class Client:
 
     async def _never_reads(self) -> None:
         connection, requests, _ = await self._ask_deaf()
+        self._checker.told.unread_streams += requests[0].model == STREAMER
         for request in requests[1:]:
             self._checker.left(request)
         await self._talk.leave(connection, requests[0])
 
     async def _ask_deaf(self) -> tuple[ChaosConnection, list[Request], float]:
-        """Ask for large answers, some of them ahead, and do not read for a while."""
+        """Ask for a stream, or for large answers, some ahead, and do not read for a while."""
         requests = [self._ask.large() for _ in range(self._rng.randrange(1, 4))]
-        if self._rng.random() < 0.5:  # it is the last one: if it fails, none behind it is answered
-            requests[-1] = self._ask.large_stream()
+        if self._rng.random() < 0.5:
+            requests = [self._ask.large_stream()]
         connection = await self._talk.new()
         connection.stop_reading()
         sent_at = time.monotonic()

@@ -18,6 +18,7 @@ from tests.chaos.truth import HANDLERS, MODELS
 NOT_COUNTED = frozenset({"not_found", "method_not_allowed", "request_late"})
 REFUSED = "503"  # a balancer asks another server then
 UNSEEN = 2  # storms, at whose ends the operator leaves
+BEGUN = 0.25  # at least, of the streams that nobody reads: some are refused, or left too early
 MANY = 8  # items: chance does not make most of so many be given up
 IMPATIENT = "flooded"  # its callers allow so little time that most of them may
 OF_HANDLER = ("handler_failed", "handler_died", "handler_memory", "handler_timeout")
@@ -129,6 +130,10 @@ def _requests(found: Scrape, told: Told, *, balanced: bool) -> Iterator[str]:
         most = told.requests[200, code] + told.unknown_streams  # nothing else fails with 200
         if state == "200" and code != "ok" and value > most:
             yield f"streams {code}: {value:.0f} counted, {most} at most"
+    left, unread = counted.get(("200", "abandoned"), 0), told.unread_streams
+    # The buffers of a balancer, with those of its sockets, may hold all of a stream.
+    if unread >= MANY and left < unread * BEGUN and not balanced:
+        yield f"streams that were left: {left:.0f} counted, {unread} were not read"
     for (status, code), answered in known.items():
         value = counted.get((str(status), code), 0)
         if not answered <= value <= answered + told.unknown_requests:

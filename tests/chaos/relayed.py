@@ -16,6 +16,7 @@ from tests.handlers import Example, asks, write_handler
 CALLS = MappingProxyType({HANDLER: relay.Relay.models, STREAMER: relay.Feed.models})
 MODELS = CALLS[HANDLER]
 PROCESSES = 2  # in each process of the server
+CONCURRENCY = MappingProxyType({HANDLER: 4, STREAMER: 16})  # slow readers keep their places
 EXAMPLES = 3  # items of each model that it calls, whenever a version starts
 JOURNAL = "relayed"  # beside the repository
 SCRATCH = "tmp"  # TMPDIR of the server, beside the repository
@@ -69,7 +70,7 @@ def write_acting(
         entry=f"relay:{handler.capitalize()}",
         streams=handler == STREAMER,
         processes=PROCESSES,
-        concurrency=4,
+        concurrency=CONCURRENCY[handler],
         memory_bytes=160 << 20,
     )
 

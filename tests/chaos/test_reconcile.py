@@ -92,6 +92,15 @@ def test_only_a_stream_fails_with_200() -> None:
     assert reconcile(scraped({**TRUE, series: 1}), known, ledgers()) == []
 
 
+def test_streams_that_nobody_reads_must_be_left() -> None:
+    known = told()
+    known.unknown_requests = known.unknown_streams = known.unread_streams = 20
+    for code in ("abandoned", "ok"):
+        series = f'torchlane_requests_total{{route="/r",status="200",code="{code}"}}'
+        found = scraped({**TRUE, series: TRUE.get(series, 0) + 20})
+        assert len(reconcile(found, known, ledgers())) == (code == "ok")
+
+
 def test_items_of_a_failed_replica_must_have_moved() -> None:
     known, done = told(), ledgers()
     known.unknown_items["steady"] = done["steady"].struck = 10
