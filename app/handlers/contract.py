@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+FIRST_ERROR, NO_CONTENT = 400, 204  # statuses
 FAILED = "the handler failed; the server's log has the reason, with this request's id"
 
 

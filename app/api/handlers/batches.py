@@ -12,10 +12,9 @@ import orjson
 from app.api.multipart import FORM, read_files
 from app.codecs.base import JSON
 from app.errors import InvalidInput, PayloadTooLarge, TorchlaneError
-from app.handlers.contract import HandlerAnswer
+from app.handlers.contract import FIRST_ERROR, NO_CONTENT, HandlerAnswer
 from app.types import ModelId
 from models.byte_order import NotUtf8Error, strip_byte_order_mark
-from torchlane.handlers.api import FIRST_ERROR, NO_CONTENT
 
 SCAN_BYTES = 256 << 10  # looked at together: takes a millisecond or two, with the GIL
 ENCODED_BYTES = 192 << 10  # in base64 at once; a multiple of three

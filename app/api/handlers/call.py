@@ -24,9 +24,14 @@ from app.api.streams import OFFERS, Stream
 from app.codecs.base import JSON
 from app.engine.submission import Submission
 from app.errors import HandlerFailed, ModelNotReady, NotAcceptable, Overloaded, TorchlaneError
-from app.handlers.contract import FAILED, HandlerAnswer, HandlerJob, HandlerRequest
+from app.handlers.contract import (
+    FAILED,
+    NO_CONTENT,
+    HandlerAnswer,
+    HandlerJob,
+    HandlerRequest,
+)
 from app.registry.loaded_models import LoadedHandler
-from torchlane.handlers.api import NO_CONTENT
 
 REPLACED = "the handler was replaced while the request arrived; send it again"
 T = TypeVar("T")

@@ -12,8 +12,8 @@ import orjson
 from app.api.dialect import Docs
 from app.api.streams import NDJSON, SSE
 from app.codecs.base import JSON
+from app.handlers.contract import NO_CONTENT
 from app.registry.loaded_models import LoadedHandler
-from torchlane.handlers.api import NO_CONTENT
 
 PATH, BATCH_PATH = "/models/{name}/predict", "/models/{name}/batch-predict"
 DEFINED = re.compile(rb'"#/\$defs/([^"\\]*)"')
