@@ -35,13 +35,13 @@ def test_no_answer_is_lost_duplicated_wrong_or_misdelivered(
     assert outcome.checker.counts.total() >= plan.requests, told
     assert set(outcome.faults) >= ALWAYS
     assert outcome.checker.kinds["flood_ahead"] > 0
-    for handler in HANDLERS:
-        assert outcome.checker.handler.codes[handler, "ok"] > 0
-        assert outcome.checker.handler.codes[handler, "handler_failed"] > 0
     assert outcome.restarts or plan.workers > 1  # a killed worker takes its counters with it
     if plan.workers > 1:
         assert outcome.faults["worker killed"] == 1
     else:
+        for handler in HANDLERS:
+            assert outcome.checker.handler.codes[handler, "ok"] > 0
+            assert outcome.checker.handler.codes[handler, "handler_failed"] > 0
         assert outcome.faults["fells"] + outcome.faults["breaks"] > 0
         assert outcome.faults["hangs"] > 0
         assert outcome.figures["switches"] > 0
