@@ -9,7 +9,7 @@ import pytest
 from tests.chaos.plan import ChaosPlan
 from tests.chaos.report import failures, table
 from tests.chaos.rounds import run_round
-from tests.chaos.truth import HANDLERS
+from tests.chaos.truth import HANDLER, HANDLERS, STREAMER
 
 SEED = 20_261_122
 ALWAYS = {"poison", "rows lost", "rows gained", "out of memory", "nan", "slow"}
@@ -35,9 +35,9 @@ def test_no_answer_is_lost_duplicated_wrong_or_misdelivered(
     assert outcome.checker.counts.total() >= plan.requests, told
     assert set(outcome.faults) >= ALWAYS
     assert outcome.checker.kinds["flood_ahead"] > 0
-    for handler in HANDLERS:
-        assert outcome.checker.handler.codes[handler, "ok"] > 0
-        assert outcome.checker.handler.codes[handler, "handler_failed"] > 0
+    codes = outcome.checker.handler.codes
+    assert min(codes[handler, "ok"] for handler in HANDLERS) > 0
+    assert codes[HANDLER, "handler_failed"] > 0
     assert outcome.restarts or plan.workers > 1  # a killed worker takes its counters with it
     if plan.workers > 1:
         assert outcome.faults["worker killed"] == 1
@@ -46,6 +46,7 @@ def test_no_answer_is_lost_duplicated_wrong_or_misdelivered(
         assert outcome.faults["hangs"] > 0
         assert outcome.figures["switches"] > 0
         assert outcome.figures["refused"] > 0
+        assert {code for handler, code in codes if handler == STREAMER} > {"ok"}
         assert outcome.checker.kinds["reads_late"] > 0
         assert outcome.checker.kinds["never_reads"] > 0
         assert outcome.figures["unread_mib"] > 0
