@@ -30,8 +30,9 @@ ENDLESS_MS = 700
 SHORT_MS = (5, 20, 50, 200)
 LATE = IN_TIME | {"handler_timeout"}
 MANY = range(1, 9)
-STREAMED = (1, 3, 8, 40)  # items; the last are more than are made ahead of their reader
-STREAMED_MARKS = (Mark.ALONE, Mark.ALONE, Mark.GOOD, Mark.LARGE)
+SIZES = (1, 3, 8, 40)  # of streams; the last is more than is made ahead of their reader
+# For GOOD ones a model is called again and again, and a list has as much time as any request.
+STREAMED = (*2 * ((Mark.ALONE, SIZES),), (Mark.LARGE, SIZES), (Mark.GOOD, SIZES[:-1]))
 STREAMED_FORMS: tuple[Form, ...] = ("sse", "ndjson", "json")
 
 
@@ -49,13 +50,14 @@ class HandlerAsker(MuchAsker):
 
     def streamed(self) -> Request:
         """Items to be answered one by one; at most one of them, at any place, does harm."""
-        items = self._alike(self._rng.choice(STREAMED_MARKS), self._rng.choice(STREAMED))
+        mark, sizes = self._rng.choice(STREAMED)
+        items = self._alike(mark, self._rng.choice(sizes))
         items[self._rng.randrange(len(items))] = self._relayed_item()
         return self._streamed(items, self._rng.choice(STREAMED_FORMS))
 
     def large_stream(self) -> Request:
         """A stream of more bytes than the buffers of sockets hold."""
-        return self._streamed(self._alike(Mark.LARGE, STREAMED[-1]), "sse")
+        return self._streamed(self._alike(Mark.LARGE, SIZES[-1]), "sse")
 
     def _alike(self, mark: Mark, size: int) -> list[Item]:
         return [Item(self._numbers.fresh(), mark) for _ in range(size)]

@@ -22,10 +22,10 @@ from tests.chaos.answers import (
 )
 from tests.chaos.connection import ChaosAnswer
 from tests.chaos.judging import HandlerJudge
-from tests.chaos.relayed import CALLS, Acts
+from tests.chaos.relayed import Acts, called
 from tests.chaos.request import MEDIA_TYPES, V2, Request
 from tests.chaos.streaming import read_stream
-from tests.chaos.truth import HANDLER, HANDLERS, STREAMER, Item
+from tests.chaos.truth import HANDLER, HANDLERS, REPEATS, STREAMER, Item
 from tests.chaos.verdict import OFFENCES, Misjudged, Verdict
 from tests.chaos.versions import Versions
 
@@ -168,8 +168,7 @@ class Checker:
     def _unknown_items(self, request: Request) -> None:
         is_one = request.model == STREAMER  # for the handler, not for what it calls
         self.told.unknown_items[request.model] += 1 if is_one else len(request.items)
-        for model in CALLS.get(request.model, ()):
-            self.told.unknown_items[model] += len(request.items)
+        self.told.unknown_items += called(request)
 
     def _whose(self, request: Request, got: ChaosAnswer) -> None:
         named = got.headers.get("x-request-id")
@@ -211,22 +210,22 @@ class Checker:
     def _relayed(self, request: Request, got: ChaosAnswer, sent_at: float) -> Verdict:
         places = self.handler.places(request, got)
         outcomes = self.handler.check(request, places, got, sent_at, self._allowed(request))
-        self._told_by_handler(HANDLER, outcomes, len(places), "ok")
+        self._told_by_handler(request, outcomes, "ok")
         return Verdict.RIGHT
 
     def _streamed(self, request: Request, got: ChaosAnswer, sent_at: float) -> Verdict:
         stream = read_stream(request, got)
         allowed = self._allowed(request)
         outcomes = self.handler.check_stream(request, stream, got, sent_at, allowed)
-        self._told_by_handler(STREAMER, outcomes, len(request.items), stream.code)
+        self._told_by_handler(request, outcomes, stream.code)
         return Verdict.RIGHT
 
     def _told_by_handler(
-        self, handler: str, outcomes: Counter[tuple[str, str]], items: int, code: str
+        self, request: Request, outcomes: Counter[tuple[str, str]], code: str
     ) -> None:
         """Count what a handler has answered; what its models have, as far as the answer tells."""
         self.told.items += outcomes
-        for model in CALLS[handler]:
+        for model, items in called(request).items():
             self.told.unknown_items[model] += items - outcomes[model, "ok"]
         self.told.requests[200, code] += 1
 
@@ -278,8 +277,10 @@ class Checker:
         elif code not in allowed:
             raise Misjudged(Verdict.UNEXPECTED, f"{got.status} {code}: {body.get('error')}")
         check_refusal(request, got, code, body)
-        # Accepted or not: the items may be counted, or not. What a handler's were is not known.
-        if code in ("deadline_exceeded", "shutting_down") or request.model in HANDLERS:
+        # Accepted or not: the items may be counted, or not, as where all answers that are not read
+        # leave no room for a large one. What a handler's were is not known.
+        late = code in ("deadline_exceeded", "shutting_down")
+        if late or request.model in (*HANDLERS, *REPEATS):
             self._unknown_items(request)
         return Verdict.RIGHT if not request.predicts else Verdict.REFUSED
 

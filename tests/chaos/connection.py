@@ -198,23 +198,23 @@ class ChaosConnection(asyncio.Protocol):
 
     def _chunked(self, begun: ChaosAnswer) -> ChaosAnswer | None:
         """Take the chunks that were received: all of an answer, or what has come of it."""
-        size = -1
-        while size and (end := self._received.find(b"\r\n")) >= 0:
+        is_whole = False
+        while not is_whole and (end := self._received.find(b"\r\n")) >= 0:
             try:
                 size = int(self._received[:end], 16)
             except ValueError as error:
                 raise Garbled(f"no size of a chunk: {bytes(self._received[:end])!r}") from error
             start, behind = end + 2, end + 2 + size
             if len(self._received) < behind + 2:
-                size = -1
                 break
             self._chunks += self._received[start:behind]
             del self._received[: behind + 2]
-        if size and self._ended is None:
-            return None
-        answer = replace(begun, body=bytes(self._chunks), is_whole=not size)
-        if size:
+            is_whole = size == 0
+        if not is_whole:
+            if self._ended is None:
+                return None
             self._received.clear()  # part of a chunk
+        answer = replace(begun, body=bytes(self._chunks), is_whole=is_whole)
         self._begun = None
         self._chunks.clear()
         return answer

@@ -126,7 +126,7 @@ class Relay(Acting):
         """See the class."""
         item = request.json()
         number, what = item[0], self._begins(request, item)
-        if number % 2:
+        if number % 2 or what == "STAYS":  # a call that is cancelled would end it with the others
             steady = await self.call("steady", item)
             await self._act(what, request, number)
             (narrow,) = await self.call_many("narrow", [item])

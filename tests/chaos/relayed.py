@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tests.chaos import relay
+from tests.chaos.request import Request
 from tests.chaos.truth import FIRST_NUMBER, HANDLER, HANDLERS, STREAMER, Item, Mark, answer
 from tests.handlers import Example, asks, write_handler
 
@@ -39,6 +40,15 @@ FAILS_MATES = {
 # What may make its mates, or those that wait for a process, too late.
 DELAYS = DEADLY | {Mark.PAUSES}
 UNANSWERED = DEADLY | {Mark.LATE, Mark.LINGERS}
+
+
+def called(request: Request) -> Counter[str]:
+    """Model -> items of a request for which its handler calls it."""
+    of = CALLS.get(request.model, ())
+    plain = request.model == HANDLER
+    return Counter(
+        model for item in request.items if plain or item.mark < Mark.RAISES for model in of
+    )
 
 
 def write_acting(
