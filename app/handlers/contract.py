@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-FIRST_ERROR, NO_CONTENT = 400, 204  # statuses
+# Statuses, as in torchlane.handlers.api, of which the image has no types when it compiles this.
+FIRST_ERROR, NO_CONTENT = 400, 204
 FAILED = "the handler failed; the server's log has the reason, with this request's id"
 
 

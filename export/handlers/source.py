@@ -6,9 +6,9 @@ import ast
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from export.errors import UsageError
 from models.handlers import CalledModel
@@ -107,14 +107,28 @@ def interpreter_of(source: Path, python: str) -> Interpreter:
         for alias in node.names
     }
     names -= sys.stdlib_module_names | {"torchlane", ""}
+    version, packages = told_by(python, LIST, sorted(names))
+    return Interpreter(version, packages)
+
+
+def told_by(python: str, program: str, names: Sequence[str]) -> Any:
+    """What a program prints as JSON, run by the interpreter that will run the handler.
+
+    Args:
+        python: the interpreter.
+        program: its text.
+        names: its arguments.
+
+    Raises:
+        UsageError: if the interpreter cannot be run.
+    """
     try:
-        told = subprocess.run(  # nosec B603 # the interpreter that will run the handler
-            [python, "-I", "-c", LIST, *sorted(names)], stdout=subprocess.PIPE, check=True
+        told = subprocess.run(  # nosec B603 # the interpreter is the user's choice
+            [python, "-I", "-c", program, *names], stdout=subprocess.PIPE, check=True
         ).stdout
     except (OSError, subprocess.CalledProcessError) as error:
         raise UsageError(f"--python {python} cannot be run: {error}") from error
-    version, packages = json.loads(told)
-    return Interpreter(version, packages)
+    return json.loads(told)
 
 
 def _called(entry: str, text: str) -> CalledModel:

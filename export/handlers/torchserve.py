@@ -6,7 +6,6 @@ import ast
 import io
 import json
 import re
-import subprocess
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 
 from export.errors import ExportError, UsageError
 from export.handlers.host import Answer, ask_server
+from export.handlers.source import told_by
 from export.reading.mar import model_part, text_of
 from models.archive import DAMAGE, ArchiveError, check_archive, read_entry
 from torchlane.torchserve.names import MODULES
@@ -165,15 +165,7 @@ def missing_packages(folder: Path, requirements: str, python: str) -> tuple[str,
         return ()
     lines = file.read_text(errors="replace").splitlines()
     names = [match[1] for match in map(REQUIREMENT.match, lines) if match is not None]
-    if not names:
-        return ()
-    try:
-        told = subprocess.run(  # nosec B603 # the interpreter that will run the handler
-            [python, "-I", "-c", MISSING, *names], stdout=subprocess.PIPE, check=True
-        ).stdout
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise UsageError(f"--python {python} cannot be run: {error}") from error
-    return tuple(json.loads(told))
+    return tuple(told_by(python, MISSING, names)) if names else ()
 
 
 def _script(folder: Path, handler: str, what: str) -> Path | None:

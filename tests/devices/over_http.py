@@ -7,92 +7,68 @@ and the processor time of a request; then p50 and p99 of Poisson arrivals at sha
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import psutil
+
+from tests.e2e.server import Server, free_port, wait_ready
 from tests.integration.wire import total_of
 
 TEXTS = ("snippets", "minilm")
 USUAL = ("image", "npy")
 SHARES = (0.3, 0.6, 0.8)
-READY_S = 120.0
+SECONDS, REQUESTS = "torchlane_replica_device_seconds_total", "torchlane_requests_total"
 BUSY = "torchlane_device_utilization_ratio"
 STAGES = ("copy_in", "compute", "copy_out")
 
 
-class Server:
-    """A server in a process of its own, with one model.
+@contextlib.contextmanager
+def serving(models: Path, model: str, device: str, log: Path) -> Iterator[Server]:
+    """A ready server with one model, in a process that no other one was forked to."""
+    port = free_port()
+    environment = os.environ | {
+        "TORCHLANE_MODEL_DIR": str(models),
+        "TORCHLANE_DEFAULT_MODEL": model,
+        "TORCHLANE_DEVICES": device,
+        "TORCHLANE_CACHE_BYTES": "0",
+    }
+    command = [sys.executable, "-m", "app", "--port", str(port)]
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
+    try:
+        server = Server(process, port, log)
+        wait_ready(server)
+        yield server
+    finally:
+        process.kill()
+        process.wait()
 
-    Args:
-        models: the repository.
-        model: its name.
-        device: as in TORCHLANE_DEVICES.
-    """
 
-    def __init__(self, models: Path, model: str, device: str) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}"
-        environment = os.environ | {
-            "TORCHLANE_MODEL_DIR": str(models),
-            "TORCHLANE_DEFAULT_MODEL": model,
-            "TORCHLANE_DEVICES": device,
-            "TORCHLANE_CACHE_BYTES": "0",
-        }
-        command = [sys.executable, "-m", "app", "--port", str(port)]
-        self._process = subprocess.Popen(command, env=environment)
+class Figures(NamedTuple):
+    """What a server has counted so far: its processor's seconds, and the device's by stage."""
 
-    def wait(self) -> None:
-        """Return when it is ready.
+    requests: float
+    cpu_s: float
+    stage_s: dict[str, float]
 
-        Raises:
-            SystemExit: it has ended, or is late.
-        """
-        end = time.monotonic() + READY_S
-        while time.monotonic() < end and self._process.poll() is None:
-            try:
-                with urllib.request.urlopen(f"{self.url}/health/ready", timeout=5):
-                    return
-            except OSError:
-                time.sleep(0.2)
-        raise SystemExit("over_http: the server is not ready")
-
-    def metric(self, name: str, **labels: str) -> float | None:
-        """The sum of a metric over all series with these labels; None: it does not exist."""
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=5) as answer:
-            text = answer.read().decode()
-        return total_of(text, name, labels) if f"\n{name}" in text else None
-
-    def stages(self) -> dict[str, float]:
-        """The device's seconds by stage."""
-        name = "torchlane_replica_device_seconds_total"
-        return {stage: self.metric(name, stage=stage) or 0.0 for stage in STAGES}
-
-    @property
-    def cpu_s(self) -> float:
-        """Seconds of processor time that it has taken."""
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def close(self) -> None:
-        """End it."""
-        self._process.terminate()
-        try:
-            self._process.wait(20)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
+    @classmethod
+    def of(cls, server: Server) -> Figures:
+        """Read them."""
+        text = "\n".join(server.scrape())
+        times = psutil.Process(server.process.pid).cpu_times()
+        stages = {stage: total_of(text, SECONDS, {"stage": stage}) for stage in STAGES}
+        return cls(total_of(text, REQUESTS, {}), times.user + times.system, stages)
 
 
 class Watch:
@@ -119,24 +95,24 @@ class Watch:
 
     def _run(self) -> None:
         while not self._ends.wait(0.5):
-            value = self._server.metric(BUSY)
-            if value is not None:
-                self._values.append(value)
+            for line in self._server.scrape():
+                if line.startswith(f"{BUSY}{{"):  # if a driver answers
+                    self._values.append(float(line.rpartition(" ")[2]))
 
 
 def load(server: Server, command: str, workload: str, *more: str) -> dict[str, Any]:
     """What the load test reports.
 
     Raises:
-        CalledProcessError: it has failed.
+        SystemExit: it has failed.
     """
     with tempfile.TemporaryDirectory() as folder:
         arguments = [sys.executable, "-m", "loadtests", command, "--url", server.url]
         arguments += ["--workload", workload, "--slo-ms", "200", "--out", folder, *more]
         done = subprocess.run(arguments, capture_output=True, text=True, check=False)
-        (report,) = Path(folder).glob("*.json")
         if done.returncode not in (0, 1):
             raise SystemExit(f"over_http: {workload}: {done.stderr.strip() or done.stdout}")
+        (report,) = Path(folder).glob("*.json")
         found: dict[str, Any] = json.loads(report.read_text())
         return found
 
@@ -149,37 +125,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--models", type=Path, default=Path("artifacts"), help="the repository")
     parser.add_argument("--seconds", type=float, default=25.0, help="of each search")
     given = parser.parse_args(arguments)
-    server = Server(given.models, given.model, given.device)
-    write = sys.stdout.write
-    try:
-        server.wait()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serving(given.models, given.model, given.device, Path(folder) / "log") as server,
+    ):
         for workload in ("text",) if given.model in TEXTS else USUAL:
-            cpu_s, began = server.cpu_s, time.perf_counter()
-            before, earlier = server.metric("torchlane_requests_total") or 0.0, server.stages()
-            with Watch(server) as watch:
-                found = load(server, "find-capacity", workload, "--budget-s", str(given.seconds))
-            took_s = time.perf_counter() - began
-            count = (server.metric("torchlane_requests_total") or 0.0) - before
-            capacity = found["capacity_per_s"] or 0.0
-            after = server.stages()
-            stages = ", ".join(f"{s} {(after[s] - earlier[s]) / took_s:.0%}" for s in STAGES)
-            write(
-                f"{given.model}, {workload}: {capacity:,.0f} requests/s within 200 ms, device "
-                f"busy {watch.busy} of {took_s:.0f} s ({stages}), "
-                f"{(server.cpu_s - cpu_s) / max(count, 1) * 1e3:.2f} ms of processor time each\n"
-            )
-            for share in SHARES if capacity else ():
-                rate = max(1.0, share * capacity)
-                trial = load(server, "run", workload, "--rate", f"{rate:.1f}", "--seconds", "3")[
-                    "trial"
-                ]
-                write(
-                    f"{given.model}, {workload}, {share:.0%} of it: p50 {trial['p50_ms']:.1f} ms,"
-                    f" p99 {trial['p99_ms']:.1f} ms\n"
-                )
-    finally:
-        server.close()
+            report(server, given.model, workload, given.seconds)
     return 0
+
+
+def report(server: Server, model: str, workload: str, seconds: float) -> None:
+    """Measure a workload and print."""
+    write, began, before = sys.stdout.write, time.perf_counter(), Figures.of(server)
+    with Watch(server) as watch:
+        found = load(server, "find-capacity", workload, "--budget-s", str(seconds))
+    took_s, after = time.perf_counter() - began, Figures.of(server)
+    capacity = found["capacity_per_s"] or 0.0
+    stages = ", ".join(
+        f"{stage} {(after.stage_s[stage] - before.stage_s[stage]) / took_s:.0%}" for stage in STAGES
+    )
+    cpu_ms = (after.cpu_s - before.cpu_s) / max(after.requests - before.requests, 1) * 1e3
+    write(
+        f"{model}, {workload}: {capacity:,.0f} requests/s within 200 ms, device busy "
+        f"{watch.busy} of {took_s:.0f} s ({stages}), {cpu_ms:.2f} ms of processor time each\n"
+    )
+    for share in SHARES if capacity else ():
+        rate = max(1.0, share * capacity)
+        ran = load(server, "run", workload, "--rate", f"{rate:.1f}", "--seconds", "3")["trial"]
+        write(
+            f"{model}, {workload}, {share:.0%} of it: p50 {ran['p50_ms']:.1f} ms, p99 "
+            f"{ran['p99_ms']:.1f} ms\n"
+        )
 
 
 if __name__ == "__main__":

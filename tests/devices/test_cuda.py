@@ -15,6 +15,7 @@ from torch import nn
 
 from app.backends.base import Backend
 from app.backends.cuda import streams_of
+from app.backends.devices import find_devices
 from app.backends.forward import FormBackend
 from app.backends.golden import Golden
 from app.backends.lane import Lane
@@ -32,9 +33,8 @@ CUDA = torch.device("cuda:0")
 SIZES = (1, 2, 3, 5, 8, 9, 33, 64)
 
 
-def backend_of(artifact: Artifact, device: Device = GPU, name: str = "script") -> Backend:
-    form = Form(variant=name)
-    return FormBackend(artifact.folder, artifact.manifest, form, device)
+def backend_of(artifact: Artifact, name: str = "script") -> FormBackend:
+    return FormBackend(artifact.folder, artifact.manifest, Form(variant=name), GPU)
 
 
 class TestCudaBackend(BackendSuite):
@@ -82,6 +82,23 @@ class TestSmallVariants(BackendSuite):
         Golden(self.artifact.manifest, tolerance).replay(backend, (1, 2, 8, 33, 64, 100))
 
 
+def test_named_devices_keep_order_and_must_differ() -> None:
+    assert find_devices("cuda:0", 2) == (GPU,) * 2
+    with pytest.raises(ValueError, match="name each at most once"):
+        find_devices("cuda:0,cuda:0", 1)
+
+
+@pytest.mark.parametrize("name", ["digits", "pairwise"])
+def test_golden_examples_of_exports_hold(repository: Path, name: str) -> None:
+    artifact = Repository(repository).open(ModelId(name, 1))
+    golden = Golden(artifact.manifest, artifact.manifest.variants["script"].tolerance)
+    backend = backend_of(artifact)
+    backend.load()
+    backend.warm_up(golden.batches((1, 8, 64)))
+    golden.replay(backend, (1, 8, 64))
+    backend.close()
+
+
 @pytest.fixture
 def digits(repository: Path) -> Artifact:
     return Repository(repository).open(ModelId("digits", 1))
@@ -116,7 +133,6 @@ def test_streams_match_a_plain_forward(digits: Artifact) -> None:
 def test_two_batches_in_flight_get_their_own_answers(digits: Artifact) -> None:
     backend = backend_of(digits)
     backend.load()
-    assert isinstance(backend, FormBackend)
     backend.warm_up([images(size) for size in (1, 2, 4, 8, 16)])
     alone = {n: backend.run(images(1 + n % 16, n))["scores"].copy() for n in range(40)}
     before = backend.launch(images(1, 0))

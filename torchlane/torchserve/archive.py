@@ -15,7 +15,9 @@ from torchlane.handlers import api
 from torchlane.handlers.api import Request, Response
 from torchlane.handlers.content import FORM, InvalidInput
 from torchlane.handlers.plain import json_of
+from torchlane.torchserve.context import Context, RequestProcessor
 from torchlane.torchserve.names import install
+from torchlane.torchserve.util import PredictionException, list_classes_from_module
 
 MANIFEST = Path("MAR-INF", "MANIFEST.json")
 URLENCODED = "application/x-www-form-urlencoded"
@@ -44,8 +46,6 @@ class Handler(api.Handler):
             Exception: of its code.
         """
         install()
-        from torchlane.torchserve.context import Context  # noqa: PLC0415 # needs `install`
-
         folder = Path(str(sys.modules[type(self).__module__].__file__)).parent
         manifest = json.loads((folder / MANIFEST).read_text())
         model = manifest["model"]
@@ -70,9 +70,6 @@ class Handler(api.Handler):
         Raises:
             Exception: of the handler's code.
         """
-        from torchlane.torchserve.context import RequestProcessor  # noqa: PLC0415 # see setup
-        from torchlane.torchserve.util import PredictionException  # noqa: PLC0415 # see setup
-
         context = self._context
         context.request_ids = {at: each.request_id for at, each in enumerate(requests)}
         context.request_processor = [RequestProcessor(_headers(each)) for each in requests]
@@ -143,17 +140,13 @@ class Handler(api.Handler):
             for each in vars(module).values():
                 self._give_model(each)
             return entry  # type: ignore[no-any-return] # whatever its code has
-        kinds = [
-            kind
-            for kind in vars(module).values()
-            if isinstance(kind, type) and kind.__module__ == module.__name__
-        ]
+        kinds = list_classes_from_module(module)
         if len(kinds) != 1:
             raise ValueError(
                 f"{handler} must have one class or a function `handle`; it has the classes "
                 f"{', '.join(kind.__name__ for kind in kinds) or 'none'}"
             )
-        service: Any = kinds[0]()
+        service = kinds[0]()
         service.initialize(self._context)
         self._give_model(service)
         return service.handle  # type: ignore[no-any-return]

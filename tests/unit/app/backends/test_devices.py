@@ -45,13 +45,6 @@ def test_missing_device_is_refused(extra: str) -> None:
         find_devices(spec, 1)
 
 
-@pytest.mark.gpu
-def test_named_devices_keep_order_and_must_differ() -> None:
-    assert find_devices("cuda:0", 2) == (Device("cuda", 0),) * 2
-    with pytest.raises(ValueError, match="name each at most once"):
-        find_devices("cuda:0,cuda:0", 1)
-
-
 @pytest.mark.parametrize(
     "spec",
     [

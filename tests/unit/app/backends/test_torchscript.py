@@ -126,15 +126,3 @@ def test_loading_disables_tf32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     write_artifact(tmp_path, "double")
     backend_of(Repository(tmp_path).open(ModelId("double", 1))).load()
     assert not torch.backends.cudnn.allow_tf32
-
-
-@pytest.mark.gpu
-def test_cuda_agrees_with_the_golden_examples(repository: Path) -> None:
-    for name in ("digits", "pairwise"):
-        artifact = Repository(repository).open(ModelId(name, 1))
-        golden = Golden(artifact.manifest, artifact.manifest.variants["script"].tolerance)
-        backend = backend_of(artifact, Device("cuda", 0))
-        backend.load()
-        backend.warm_up(golden.batches((1, 8, 64)))
-        golden.replay(backend, (1, 8, 64))
-        backend.close()
