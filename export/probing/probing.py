@@ -208,7 +208,7 @@ class Prober:
             notes.append(f"{subject} less than {unit.label}{naming}: if that is {size}, {why}")
         new_input = replace(inputs[at], range=(least, most), below=name)
         inputs = (*inputs[:at], new_input, *inputs[at + 1 :])
-        if notes and self._takes_all_of(at, inputs):
+        if notes and self._run_drawn(at, inputs) is Outcome.WORKS:
             self._inputs = inputs
             self._notes += notes
 
@@ -218,14 +218,21 @@ class Prober:
         Raises:
             UsageError: if it does not.
         """
-        name = self._inputs[at].name
+        name, option = self._inputs[at].name, self._inputs[at].range_option
         for bound, near in zip(bounds, inside, strict=True):
             if bound is not None and not self._is_taken(at, bound):
-                self._check(f"--input: {bound} in {name!r}", attempt, bound, near)
+                self._check(f"{option}: {bound} in {name!r}", attempt, bound, near, at)
         below = next(
             (unit for unit in units_of(self._inputs) if unit.name == self._inputs[at].below), None
         )
         if self._inputs[at].below is None or below is None:
+            if None not in bounds and self._run_drawn(at, self._inputs) is Outcome.FAILS:
+                why = self._trials.failure
+                if hint := self._index_hint(at):  # else it may be a range for one column of several
+                    raise UsageError(
+                        f"{option}: {bounds[0]}..{bounds[1]} is allowed in {name!r}, but the model "
+                        f"fails on such numbers: {why}{hint}"
+                    )
             return
         for size in dict.fromkeys(self._two_sizes(below)):
             shapes = self._with_sizes({below: size})
@@ -235,15 +242,16 @@ class Prober:
                     f"but the model fails on it: {self._trials.failure}"
                 )
 
-    def _takes_all_of(self, at: int, inputs: Sequence[DeclaredInput]) -> bool:
-        """Whether the model runs on numbers drawn from the whole range of an input."""
+    def _run_drawn(self, at: int, inputs: Sequence[DeclaredInput]) -> Outcome:
+        """Run on numbers drawn from the whole range of an input, until one fails."""
         rng = np.random.default_rng(SEED)
         specs, name = [each.spec for each in inputs], inputs[at].name
         for shapes in self._shapes:
             numbers = draw(specs, TensorCodecSpec(), rng, 1, shapes)[name]
-            if self._run_among_others(shapes, {name: numbers}) is not Outcome.WORKS:
-                return False
-        return True
+            outcome = self._run_among_others(shapes, {name: numbers})
+            if outcome is not Outcome.WORKS:
+                return outcome
+        return Outcome.WORKS
 
     def _holds(self, at: int, limit: int, step: int) -> bool:
         """Whether a limit of an input's numbers is one for all sizes and places.
@@ -258,16 +266,19 @@ class Prober:
 
     def _unit_above(self, at: int, limit: int) -> Unit | None:
         """Return the only free size that is always one more than the largest number; or None."""
-        candidates = []
-        for unit in units_of(self._inputs):
-            size, other = self._two_sizes(unit)
-            if size != limit + 1 or size == other:
-                continue
-            shapes = self._with_sizes({unit: other})
-            ends = ((other - 1, Outcome.WORKS), (other, Outcome.FAILS))
-            if all(self._run_filled(at, shapes, number) is outcome for number, outcome in ends):
-                candidates.append(unit)
+        candidates = [unit for unit in self._ends(at) if self._two_sizes(unit)[0] == limit + 1]
         return candidates[0] if len(candidates) == 1 and not self._is_taken(at, limit + 1) else None
+
+    def _ends(self, at: int) -> Iterator[Unit]:
+        """Yield the free sizes that numbers everywhere in an input must be less than."""
+        for unit in units_of(self._inputs):
+            sizes = set(self._two_sizes(unit))
+            if len(sizes) > 1 and all(
+                self._run_filled(at, self._with_sizes({unit: size}), number) is outcome
+                for size in sizes
+                for number, outcome in ((size - 1, Outcome.WORKS), (size, Outcome.FAILS))
+            ):
+                yield unit
 
     def _is_taken(self, at: int, number: int) -> bool:
         """Whether a number is accepted at any place of an item, or there are too many to try."""
@@ -282,8 +293,24 @@ class Prober:
                 return True
         return False
 
-    def _check(self, label: str, attempt: Try, value: int, inside: int) -> None:
+    def _index_hint(self, at: int) -> str:
+        """What to write if the numbers of an input are indices into a free size."""
+        units = tuple(self._ends(at))
+        if len(units) != 1 or units[0].name is None:
+            return ""
+        return f"; if they are indices into {units[0].label}, write 0..<{units[0].name}"
+
+    def _check(
+        self, label: str, attempt: Try, value: int, inside: int, at: int | None = None
+    ) -> None:
         """Check that a declared value works.
+
+        Args:
+            label: names the value in messages.
+            attempt: tries a value.
+            value: the declared one.
+            inside: one that works.
+            at: the input, if the value is one of its numbers.
 
         Raises:
             UsageError: if it does not; the message says which value does.
@@ -295,6 +322,7 @@ class Prober:
             why = self._trials.failure
             edge = self._trials.edge(attempt, inside, value)
             hint = "" if edge is None else f"; it works as far as {edge}"
+            hint += "" if at is None else self._index_hint(at)
             raise UsageError(f"{label} is allowed, but the model fails on it: {why}{hint}")
 
     def _why(self, attempt: Try, number: int) -> str:

@@ -62,8 +62,15 @@ def with_ranges(
 ) -> tuple[DeclaredInput, ...]:
     """Return the inputs; those of categories that have no range get that of the indices."""
     by_name = by_input(categories)
+
+    def with_range(declaration: DeclaredInput) -> DeclaredInput:
+        known = by_name[declaration.name]
+        is_last = known.largest < len(known.names)
+        option = "--categories" if is_last else f"--unknown {known.input}={known.unknown}"
+        return replace(declaration, range=(0, known.largest), range_option=option)
+
     return tuple(
-        replace(each, range=(0, by_name[each.name].largest))
+        with_range(each)
         if each.name in by_name and each.range is None and np.dtype(each.dtype).kind in "iu"
         else each
         for each in inputs

@@ -57,7 +57,7 @@ class DeclaredInput:
     """What is known of an input; `range` is None if it was not given.
 
     `below` is the name of the size that its numbers are less than; the range then has no largest.
-    `nan` says whether its numbers may be missing.
+    `nan` says whether its numbers may be missing. `range_option` names what gives the range.
     """
 
     name: str
@@ -67,6 +67,7 @@ class DeclaredInput:
     range: Range | None = None
     below: str | None = None
     nan: bool = False
+    range_option: str = "--input"
 
     @property
     def spec(self) -> TensorSpec:

@@ -47,6 +47,14 @@ class Words(nn.Module):
         return output
 
 
+class Sources(nn.Module):
+    """nodes [b, n, f], edges [b, 2, e] -> [b, f]: the mean over the edges' sources."""
+
+    def forward(self, nodes: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+        places = edges[:, 0, :, None].expand(-1, -1, nodes.shape[2])
+        return nodes.gather(1, places).mean(1)
+
+
 class Column(nn.Module):
     """Each column has its own table."""
 
@@ -191,6 +199,19 @@ def test_declared_size_must_be_the_one_that_limits_numbers() -> None:
     assert notes_of(Graph(), *options) == options
     with pytest.raises(UsageError, match="4 in 'edges' is allowed where 'e' is 5, but the model"):
         learned(Graph(), options[0], "edges=int64[-1,2,e<=9] in 0..<e")
+
+
+@pytest.mark.parametrize(
+    ("module", "start"),
+    [
+        (Graph(), "9 in 'edges' is allowed, but the model fails on it"),
+        (Sources(), "0..9 is allowed in 'edges', but the model fails on such numbers"),
+    ],
+)
+def test_a_declared_range_that_should_be_a_size(module: nn.Module, start: str) -> None:
+    with pytest.raises(UsageError, match=f"^--input: {re.escape(start)}") as excinfo:
+        learned(module, "nodes=float32[-1,1<=n<=9,4]", "edges=int64[-1,2,e<=9] in 0..9")
+    assert str(excinfo.value).endswith("; if they are indices into 'n', write 0..<n")
 
 
 def test_different_names_stay_separate_with_a_note() -> None:

@@ -63,11 +63,13 @@ def test_names_must_fit_into_the_manifest(tmp_path: Path) -> None:
 def test_an_input_without_a_range_gets_that_of_the_indices() -> None:
     names = [Categories(input=name, names=("a", "b"), unknown=5) for name in ("c", "d")]
     inputs = read_inputs(["c=int64[-1]", "d=int64[-1] in 0..9", "e=int64[-1]"])
-    assert [str(each.spec) for each in with_ranges(inputs, names)] == [
+    ranged = with_ranges(inputs, names)
+    assert [str(each.spec) for each in ranged] == [
         "c=int64[-1] in 0..5",
         "d=int64[-1] in 0..9",
         "e=int64[-1]",
     ]
+    assert [each.range_option for each in ranged] == ["--unknown c=5", "--input", "--input"]
 
 
 @pytest.mark.parametrize(
