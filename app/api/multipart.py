@@ -78,6 +78,15 @@ def read_files(
     return _read(body, boundary, named=named)
 
 
+def count_parts(content_type: str, body: bytes) -> int:
+    """The number of parts of a form, before it is read.
+
+    Raises:
+        InvalidInput: if the Content-Type has no boundary.
+    """
+    return _count(body, _boundary(content_type))
+
+
 def read_parts(
     content_type: str, body: bytes, names: Sequence[str], optional: Collection[str] = ()
 ) -> dict[str, File]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from app.api.multipart import FORM, File, read_files, read_parts
+from app.api.multipart import FORM, File, count_parts, read_files, read_parts
 from app.codecs.base import (
     JSON,
     NPY,
@@ -21,6 +21,7 @@ from app.codecs.base import (
 )
 from app.codecs.missing import nan_as_null
 from app.codecs.sniffing import KNOWN, media_type_in, sniffed
+from app.codecs.tensor import listed
 from app.errors import (
     InvalidInput,
     InvalidItem,
@@ -101,7 +102,7 @@ def read_items(
         return codec.decode_raw(media_type, body, max_items=most, budget=limits)
     limits.read(len(body))
     check_marks(body, codec, max_items if many else 1, limits)
-    values = _values(body, many=many, nan=codec.takes_nan)
+    values = _values(codec, body, many=many)
     check_count(len(values), max_items)
     if not many:
         return [codec.decode(values[0], limits)]
@@ -129,6 +130,12 @@ def _items_of_form(
     many = max_items is not None
     if codec.parts:
         return [_item_of_parts(codec, content_type, body, budget, many=many)]
+    inputs = [spec.name for spec in codec.manifest.inputs]
+    if len(inputs) > 1 and not many and count_parts(content_type, body) > 1:
+        raise InvalidInput(
+            "this model does not take its inputs as parts of a form; send JSON: "
+            f"{_shape(many)}, where X is an object with {listed(inputs)}"
+        )
     files = read_files(content_type, body, max_items)
     return _items_of_files(codec, files, budget, many=many, invalid=invalid)
 
@@ -350,12 +357,15 @@ def without_strings(body: bytes) -> bytes:
     return b"".join(kept)
 
 
-def _values(body: bytes, *, many: bool, nan: bool) -> list[object]:
-    right, other = ("inputs", "/predict") if many else ("input", "/batch-predict")
-    shape = '{"inputs": [X, ...]}' if many else '{"input": X}'
-    payload = parsed_json(body, f"; send {shape}", nan=nan)
+def _shape(many: bool) -> str:
+    return '{"inputs": [X, ...]}' if many else '{"input": X}'
+
+
+def _values(codec: Codec, body: bytes, *, many: bool) -> list[object]:
+    right, shape = ("inputs" if many else "input"), _shape(many)
+    payload = parsed_json(body, f"; send {shape}", nan=codec.takes_nan)
     if not isinstance(payload, dict) or set(payload) != {right}:
-        hint = f"; {other} accepts the other form" if isinstance(payload, dict) else ""
+        hint = _hint(codec, payload, many=many) if isinstance(payload, dict) else ""
         raise InvalidInput(f"the body must be {shape} and nothing else{hint}")
     value = payload[right]
     if not many:
@@ -363,6 +373,20 @@ def _values(body: bytes, *, many: bool, nan: bool) -> list[object]:
     if not isinstance(value, list) or not value:
         raise InvalidInput(f"'inputs' must be a list of at least one item: {shape}")
     return value
+
+
+def _hint(codec: Codec, payload: dict[str, object], *, many: bool) -> str:
+    """What is probably wrong with an object that does not have the right key alone."""
+    right, other, route = (
+        ("inputs", "input", "/predict") if many else ("input", "inputs", "/batch-predict")
+    )
+    inputs = [spec.name for spec in codec.manifest.inputs]
+    if set(payload) == {other}:
+        return f"; {route} accepts the other form"
+    if payload and set(payload) <= set(inputs):
+        return f"; X is an object with {listed(inputs)}" if len(inputs) > 1 else ""
+    surplus = [key for key in payload if key != right]
+    return f"; it also has {listed(surplus)}" if right in payload else ""
 
 
 def _decode_at(codec: Codec, index: int, value: object, budget: Budget) -> Item:

@@ -12,7 +12,7 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator, MutableSet
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -163,18 +163,34 @@ class ClosedConnections:
         return struct.unpack(f"={self._workers + 1}Q", self._file.read())
 
 
-class OpenConnections(set[Hashable]):
-    """uvicorn's set of open connections; counts each one that is removed."""
+class OpenConnections(MutableSet[Hashable]):
+    """uvicorn's set of open connections; counts each one that is removed.
+
+    It is no subclass of `set`: machine code would call the methods of `set` itself.
+    """
 
     def __init__(self, worker: Worker) -> None:
-        super().__init__()
         self._worker = worker
+        self._open: set[Hashable] = set()
+
+    def __contains__(self, connection: object) -> bool:
+        return connection in self._open
+
+    def __iter__(self) -> Iterator[Hashable]:
+        return iter(self._open)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, connection: Hashable) -> None:
+        """Add a connection that was opened."""
+        self._open.add(connection)
 
     def discard(self, connection: Hashable) -> None:
         """Count a connection that was closed."""
-        if connection in self:
+        if connection in self._open:
             self._worker.connection_closed()
-        super().discard(connection)
+        self._open.discard(connection)
 
 
 class Worker:

@@ -111,8 +111,8 @@ def reference_of(
         for spec in definition.outputs:
             if not is_finite(expected[spec.name]):
                 raise ParityError(
-                    f"{what}: the eager model's output {spec.name!r} is not finite; "
-                    "nothing can be proved against it"
+                    f"{what}: the eager model's output {spec.name!r} is not finite, so nothing can "
+                    f"be proved against it; {_advice(definition)}"
                 )
         if size > 1:
             alone = run(eager, definition, last_item(inputs))
@@ -153,6 +153,17 @@ def reference_of(
         indices.check_indices(definition, others, forward, tolerance)
     padded = padded_batches(definition, draw, forward, max_batch, progress, tolerance)
     return ParityReference(definition, tuple(comparisons), sizes, padded, scale)
+
+
+def _advice(definition: Definition) -> str:
+    """What helps a model that returns NaN or infinity for random inputs."""
+    masks = [spec.name for spec in definition.inputs if spec.dtype == "bool"]
+    if masks:
+        return (
+            f"{masks[0]!r} may be all false: replace a sum of 0 before the model divides by it, or "
+            "let the server make the mask, with --pad"
+        )
+    return "give inputs as the model takes them, with --examples"
 
 
 def _affordable(one_s: float) -> int:

@@ -141,6 +141,32 @@ def test_connections_are_balanced_and_counters_add_up(models: Path, log: Path) -
         assert not list(Path(os.environ["TMPDIR"]).iterdir())
 
 
+def test_a_new_connection_goes_to_the_worker_that_has_fewest(models: Path, log: Path) -> None:
+    with two_workers(models, log, head_timeout_s="60") as server, contextlib.ExitStack() as stack:
+        pids = started(log)
+        until(lambda: len({sockets(pid) for pid in pids}) == 1, "a connection is left")
+        at_rest = sockets(pids[0])
+
+        def connections() -> list[int]:
+            return [sockets(pid) - at_rest for pid in pids]
+
+        def connect() -> socket.socket:
+            before = sum(connections())
+            made = stack.enter_context(socket.create_connection((server.host, server.port)))
+            until(lambda: sum(connections()) > before, "no worker gets it")
+            return made
+
+        made = [connect() for _ in range(8)]
+        assert connections() == [4, 4]
+        for each in made[::2]:  # those of one worker
+            each.close()
+        until(lambda: 0 in connections(), "they are not closed")
+        assert sorted(connections()) == [0, 4]
+        for _ in range(4):
+            connect()
+        assert connections() == [4, 4]
+
+
 def test_no_worker_is_ready_while_another_loads(models: Path, log: Path) -> None:
     def answers(client: httpx.Client) -> bool:
         with contextlib.suppress(httpx.ConnectError):

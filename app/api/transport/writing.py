@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, MutableSet
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -47,7 +47,7 @@ class ServerState(Protocol):
         default_headers: headers of each answer, such as Date.
     """
 
-    connections: set[Any]
+    connections: MutableSet[Any]
     tasks: set[asyncio.Task[None]]
     total_requests: int
     default_headers: list[tuple[bytes, bytes]]

@@ -91,8 +91,9 @@ class TestReadItems:
             (None, True, 'the body must be {"inputs": [X, ...]} and nothing else'),
             ({"inputs": [[1, 2]]}, False, "; /batch-predict accepts the other form"),
             ({"input": [1, 2]}, True, "; /predict accepts the other form"),
-            ({"input": [1, 2], "model": "x"}, False, 'must be {"input": X} and nothing else'),
-            ({}, False, 'must be {"input": X}'),
+            ({"input": [1, 2], "model": "x"}, False, "and nothing else; it also has 'model'"),
+            ({"x": [1, 2]}, False, "and nothing else"),
+            ({}, False, "and nothing else"),
             ({"inputs": []}, True, "'inputs' must be a list of at least one item"),
             ({"inputs": {"x": [1, 2]}}, True, "'inputs' must be a list"),
             ({"inputs": None}, True, "'inputs' must be a list"),
@@ -104,6 +105,18 @@ class TestReadItems:
         with pytest.raises(InvalidInput) as caught:
             read(body, many=many)
         assert message in str(caught.value)
+
+    def test_several_inputs_belong_into_one_object(self) -> None:
+        codec = TensorCodec(make_manifest([spec("x", shape=(-1,)), spec("y", shape=(-1,))]))
+
+        def error(body: bytes, content_type: str) -> str:
+            with pytest.raises(InvalidInput) as caught:
+                read_items(codec, content_type, body, many=False, max_items=3)
+            return str(caught.value)
+
+        fields = form(part(b"1"), part(b"2"))
+        assert error(orjson.dumps({"x": 1, "y": 2}), JSON).endswith("X is an object with 'x', 'y'")
+        assert error(fields, FORM).endswith("X is an object with 'x', 'y'")
 
     def test_a_wrong_item_is_named_by_its_index(self) -> None:
         with pytest.raises(InvalidInput) as caught:

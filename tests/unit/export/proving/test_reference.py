@@ -74,7 +74,7 @@ class TestReference:
         assert thorough.batch_sizes[-1] == 64
 
     def test_nan_in_the_eager_model_is_rejected(self) -> None:
-        with pytest.raises(ParityError, match="eager model's output 'y' is not finite; nothing"):
+        with pytest.raises(ParityError, match="eager model's output 'y' is not finite, so nothing"):
             reference_of(lambda x: x / 0, TINY, 2, quiet)
 
     @pytest.mark.parametrize(
