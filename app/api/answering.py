@@ -43,6 +43,7 @@ class Answering:
     Attributes:
         counted: bytes of the answer, as counted by `AnswerMemory`.
         draws: whether the answer has PNG files, which are slow to make.
+        is_divided: whether weights have chosen the version, which the answer's headers then have.
         invalid: the errors of items that were invalid and left out, by index; None: one
             invalid item fails the request.
         gzip: whether the answer is compressed: `NEVER`, `MAY` (if it is large JSON) or `MUST`.
@@ -64,6 +65,7 @@ class Answering:
         "endpoint",
         "gzip",
         "invalid",
+        "is_divided",
         "is_sent_always",
         "model",
         "notes",
@@ -83,6 +85,7 @@ class Answering:
     endpoint: Endpoint
     gzip: int
     invalid: dict[int, InvalidItem] | None
+    is_divided: bool
     is_sent_always: bool
     model: LoadedModel
     notes: Sequence[Note | None]
@@ -357,17 +360,16 @@ class Answering:
         if self.trace is not None:
             self.trace.answered, self.trace.encoded = answered, encoded
         timing = _server_timing(self._decoded - self._arrived, answer, encoded - answered)
-        return (
-            200,
-            [
-                *headers,
-                VARY,
-                (b"x-torchlane-cache", _cache_header(answer.cache, many=self.endpoint.many)),
-                (b"server-timing", timing),
-                (b"content-length", b"%d" % len(content)),
-            ],
-            content,
-        )
+        fields = [
+            *headers,
+            VARY,
+            (b"x-torchlane-cache", _cache_header(answer.cache, many=self.endpoint.many)),
+            (b"server-timing", timing),
+            (b"content-length", b"%d" % len(content)),
+        ]
+        if self.is_divided:
+            fields.append((b"x-torchlane-version", b"%d" % self.model.id.version))
+        return 200, fields, content
 
     def _remember(self, written: Written) -> None:
         """Remember the answer, all items of which were in the cache."""

@@ -32,6 +32,7 @@ from app.handlers.contract import (
     HandlerRequest,
 )
 from app.registry.loaded_models import LoadedHandler
+from app.registry.weights import digest_of
 
 REPLACED = "the handler was replaced while the request arrived; send it again"
 T = TypeVar("T")
@@ -108,6 +109,9 @@ class HandlerCall(Call):
     def _begin(self, body: bytes, request_id: bytes) -> Submission:
         service = self.service
         self._find_again()
+        calls = bool(self._handler.manifest.models)
+        if calls and service.loaded.has_weights and self.body_digest is None:
+            self.body_digest = digest_of(body)  # for its calls
         if self.endpoint.many and not self.is_nested:
             check_accepted(self.accept, JSON)
         if self._handler.manifest.streams and self.may_stream and not self.endpoint.many:
