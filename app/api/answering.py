@@ -360,16 +360,25 @@ class Answering:
         if self.trace is not None:
             self.trace.answered, self.trace.encoded = answered, encoded
         timing = _server_timing(self._decoded - self._arrived, answer, encoded - answered)
-        fields = [
-            *headers,
-            VARY,
-            (b"x-torchlane-cache", _cache_header(answer.cache, many=self.endpoint.many)),
-            (b"server-timing", timing),
-            (b"content-length", b"%d" % len(content)),
-        ]
-        if self.is_divided:
-            fields.append((b"x-torchlane-version", b"%d" % self.model.id.version))
-        return 200, fields, content
+        return (
+            200,
+            [
+                *headers,
+                VARY,
+                (b"x-torchlane-cache", _cache_header(answer.cache, many=self.endpoint.many)),
+                (b"server-timing", timing),
+                (b"content-length", b"%d" % len(content)),
+                *self._version_header(),
+            ],
+            content,
+        )
+
+    def _version_header(self) -> Headers:
+        """The version that answers, if weights have chosen it."""
+        model = self._model_id
+        if model is None or not self.is_divided:
+            return ()
+        return ((b"x-torchlane-version", b"%d" % model.version),)
 
     def _remember(self, written: Written) -> None:
         """Remember the answer, all items of which were in the cache."""

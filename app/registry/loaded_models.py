@@ -131,7 +131,7 @@ class LoadedModels:
         default_model: the current model for requests without a name; None if they must name one.
         has_handlers: whether any handler is loaded.
         has_streams: whether any loaded handler yields.
-        has_weights: whether the versions of any loaded model have weights.
+        has_weights: whether the versions of any loaded model or handler have weights.
         has_begun: whether loading has begun, as it does with the application's lifespan.
         is_discovered: whether the repository has been read.
         is_unreadable: whether every attempt to read the repository has failed.
@@ -302,20 +302,23 @@ class LoadedModels:
         self._current.pop(name, None)
         self._current_handlers.pop(name, None)
         self._splits.pop(name, None)
-        if versions and versions[0] in self._by_id:
-            newest = self._by_id[versions[0]]
-            served = [model.version for model in versions if model in self._by_id]
+        newest = self.find_any(versions[0]) if versions else None
+        if newest is not None:
+            in_handler = isinstance(newest, LoadedHandler)
+            served = [each.version for each in versions if (each in self._handlers) == in_handler]
             split = split_of(name, newest.settings.weights, newest.settings.sticky, served)
-            number = next(iter(split.shares), newest.id.version) if split else newest.id.version
-            self._current[name] = self._by_id[ModelId(name, number)]
+            chosen = versions[0]
             if split is not None:
                 self._splits[name] = split
-        elif versions:
-            self._current_handlers[name] = self._handlers[versions[0]]
+                chosen = ModelId(name, next(iter(split.shares), chosen.version))
+            if in_handler:
+                self._current_handlers[name] = self._handlers[chosen]
+            else:
+                self._current[name] = self._by_id[chosen]
         self.has_weights = bool(self._splits)
 
     def split(self, name: str) -> Split | None:
-        """The shares of a model's versions; None if it has no weights, or is not loaded."""
+        """The shares of a model's or handler's versions; None if it has no weights, or none."""
         return self._splits.get(name)
 
     def resolve(self, name: str | None = None, version: int | None = None) -> LoadedModel:
@@ -352,10 +355,16 @@ class LoadedModels:
         return self._handlers.get(ModelId(name, version))
 
     def is_stream(self, name: str | None, version: str | None) -> bool:
-        """Whether requests with this name and version in their path go to a handler that yields."""
+        """Whether requests with this name and version in their path may get a stream."""
         number = int(version) if version is not None and version.isdigit() else None
         handler = self.handler(name, number)
-        return handler is not None and handler.manifest.streams
+        if handler is None:
+            return False
+        split = self._splits.get(handler.id.name) if number is None else None
+        if split is None:
+            return handler.manifest.streams
+        versions = (self.handler(handler.id.name, each) for each in split.shares)
+        return any(each is not None and each.manifest.streams for each in versions)
 
     def handlers(self) -> tuple[LoadedHandler, ...]:
         """Every loaded version of every handler."""

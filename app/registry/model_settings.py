@@ -13,7 +13,9 @@ MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 # Of the models file. Everything else is for models alone.
 OF_HANDLERS = frozenset(("python", "processes", "user"))
-OF_BOTH = frozenset(("timeout_ms", "queue_limit_items", "allowed_keys", "required"))
+OF_BOTH = frozenset(
+    ("timeout_ms", "queue_limit_items", "allowed_keys", "required", "weights", "sticky")
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from app.api.oip.grpc.protos import inference_pb2 as pb
 from tests.handlers import asks, write_handler
 from tests.integration import grpc_calls
 from tests.integration.harness import Api, serving
-from tests.integration.listening import Listening
+from tests.integration.listening import Listening, listening
 from tests.integration.publishing import Publisher, answered_by, eventually, lifecycle
 from tests.integration.wire import JSON, WireAnswer, request
 from tests.texts import write_text
@@ -53,6 +53,13 @@ class Calls(torchlane.Handler):
             return None
         answers = [(row, await self.call("m", [row, 0])) for row in (1, 2, 4)]
         return [answer["outputs"]["y"][0] / row for row, answer in answers]
+"""
+HANDLER = """
+import torchlane
+
+class H(torchlane.Handler):
+    async def predict(self, request):
+        ANSWER
 """
 
 
@@ -240,6 +247,36 @@ async def test_calls_of_a_handler_choose_as_its_caller(weighted: Weighted, stick
             many = (await ask("batch-predict", {"inputs": [1, 2, user]}, user))["predictions"]
             (version,) = {each for called in many for each in called}  # of all items
             assert not sticky or version == versions[user]
+
+
+async def test_versions_of_a_handler_have_weights(tmp_path: Path) -> None:
+    for version, answer in ((2, "return 2"), (3, "yield 3")):
+        source = HANDLER.replace("ANSWER", answer)
+        examples = [asks(1, 2 if version == 2 else [3])]
+        write_handler(
+            *(tmp_path / "models", "h", version, source, examples),
+            entry="h:H",
+            streams=version == 3,
+        )
+    (tmp_path / "file").write_text(
+        "[models.h]\nweights = { 2 = 60, 3 = 40 }\nsticky = 'header:X-User'\n"
+    )
+    settings: dict[str, Any] = {"models_file": tmp_path / "file", "versions": "all"}
+    async with listening(tmp_path / "models", handlers="on", **settings) as server:
+        versions = set()
+        for user in USERS:
+            many = request("/models/h/batch-predict", b'{"inputs": [1, 2, 3]}', x_user=user)
+            answer = await server.ask(many)
+            version = int(answer["x-torchlane-version"])
+            assert answer.json()["version"] == version
+            assert answer.json()["predictions"] == [2 if version == 2 else [3]] * 3
+            versions.add(version)
+            wire = await server.connect()
+            wire.send(request("/models/h/predict", b"1", connection="close", x_user=user))
+            one = await wire.rest()
+            assert b"x-torchlane-version: %d\r\n" % version in one
+            assert (b"data: 3\n\n" in one) == (version == 3)
+        assert versions == {2, 3}
 
 
 async def test_weights_change_while_the_server_answers(weighted: Weighted) -> None:
