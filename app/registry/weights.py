@@ -3,9 +3,9 @@
 Weighted rendezvous hashing: each version draws a number from a hash of the model, the version and
 what identifies the user, scaled by its weight, and the lowest one answers. If one weight changes,
 users move only to the version that gained, or away from the one that lost; two versions whose
-weights keep their ratio never exchange users. No choice that depends on the request alone moves
-fewer for every change of three or more weights. The method is from Schindelhauer and Schomaker,
-Weighted Distributed Hash Tables, 2005.
+weights keep their ratio never exchange users. With three versions or more, no choice that depends
+on the request alone moves the fewest users for every change of several weights. The method is from
+Schindelhauer and Schomaker, Weighted Distributed Hash Tables, 2005.
 """
 
 from __future__ import annotations

@@ -250,8 +250,8 @@ async def test_calls_of_a_handler_choose_as_its_caller(weighted: Weighted, stick
 
 
 async def test_versions_of_a_handler_have_weights(tmp_path: Path) -> None:
-    for version, answer in ((2, "return 2"), (3, "yield 3")):
-        source = HANDLER.replace("ANSWER", answer)
+    for version, code in ((2, "return 2"), (3, "yield 3")):
+        source = HANDLER.replace("ANSWER", code)
         examples = [asks(1, 2 if version == 2 else [3])]
         write_handler(
             *(tmp_path / "models", "h", version, source, examples),
