@@ -56,6 +56,7 @@ COMMON = frozenset(
         "precision_not_there",
         "repository_empty",
         "repository_unreadable",
+        "weights_without_version",
     }
 )
 # What a worker says of itself, and the parent of the whole server.

@@ -105,6 +105,7 @@ def write_text(
     folder: Path,
     name: str = "text",
     *,
+    version: int = 1,
     module: nn.Module | None = None,
     tokenizer: bytes | None = None,
     **given: Any,
@@ -123,7 +124,7 @@ def write_text(
         for rows in (((2, 4, 6, 3), (1,) * 4, (0,) * 4), ((2, 3), (1, 1), (0, 1)))
     ]
     return write_artifact(
-        *(folder, name, 1, module or Tiny()),
+        *(folder, name, version, module or Tiny()),
         inputs=tuple(text_inputs(most=codec.max_tokens)),
         outputs=(output,),
         codec=codec,

@@ -43,6 +43,7 @@ class Answering:
     Attributes:
         counted: bytes of the answer, as counted by `AnswerMemory`.
         draws: whether the answer has PNG files, which are slow to make.
+        is_divided: whether weights have chosen the version, which the answer's headers then have.
         invalid: the errors of items that were invalid and left out, by index; None: one
             invalid item fails the request.
         gzip: whether the answer is compressed: `NEVER`, `MAY` (if it is large JSON) or `MUST`.
@@ -64,6 +65,7 @@ class Answering:
         "endpoint",
         "gzip",
         "invalid",
+        "is_divided",
         "is_sent_always",
         "model",
         "notes",
@@ -83,6 +85,7 @@ class Answering:
     endpoint: Endpoint
     gzip: int
     invalid: dict[int, InvalidItem] | None
+    is_divided: bool
     is_sent_always: bool
     model: LoadedModel
     notes: Sequence[Note | None]
@@ -365,9 +368,17 @@ class Answering:
                 (b"x-torchlane-cache", _cache_header(answer.cache, many=self.endpoint.many)),
                 (b"server-timing", timing),
                 (b"content-length", b"%d" % len(content)),
+                *self._version_header(),
             ],
             content,
         )
+
+    def _version_header(self) -> Headers:
+        """The version that answers, if weights have chosen it."""
+        model = self._model_id
+        if model is None or not self.is_divided:
+            return ()
+        return ((b"x-torchlane-version", b"%d" % model.version),)
 
     def _remember(self, written: Written) -> None:
         """Remember the answer, all items of which were in the cache."""

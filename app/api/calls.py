@@ -27,6 +27,7 @@ from app.codecs.base import JSON, Budget, TooLongForLoop
 from app.engine.submission import Submission
 from app.errors import InvalidInput, InvalidItem, TorchlaneError
 from app.registry.loaded_models import LoadedModel
+from app.registry.weights import KEY, Split, digest_of
 from app.telemetry.tracing import RequestTrace
 from app.types import Item, ModelId, Note
 
@@ -63,6 +64,8 @@ class Call(Answering):
         deadline: on the engine's clock.
         notes: the items' notes, once the items have been read; empty if none has one.
         may_stream: whether the transport can write an answer as it comes.
+        headers: by which weights may choose the version; if a handler calls, its caller's.
+        body_digest: what identifies its caller's body to weights; None: this call's body does.
         on_loop: whether the body is read on the event loop; else in a thread, after a first try.
         trace: the request's trace; None if it is not traced.
 
@@ -81,7 +84,9 @@ class Call(Answering):
         "_timeout_ms",
         "accept",
         "arrived_at",
+        "body_digest",
         "deadline",
+        "headers",
         "may_stream",
         "model",
         "on_loop",
@@ -108,6 +113,9 @@ class Call(Answering):
         self._coding = None if coding is None else read_coding(coding)
         self._received = 0  # bytes of the body before its Content-Encoding was undone
         self.on_loop = True
+        self.headers = fields
+        self.body_digest: bytes | None = None
+        self.is_divided = False
         self.accept = fields.get(b"accept", b"")
         codings = fields.get(b"accept-encoding")
         self.draws = False
@@ -226,6 +234,8 @@ class Call(Answering):
         if self._changes != service.loaded.changes:  # models changed while the body arrived
             self.model = self._resolve()
             self._model_id = self.model.id
+        if service.loaded.has_weights and self.endpoint.version is None:
+            self._choose_version(body)
         model = self.model
         self.check_model()
         if self._coding is not None:
@@ -277,6 +287,32 @@ class Call(Answering):
             foreseen=foreseen,
         )
         return self._submission
+
+    def _choose_version(self, body: bytes) -> None:
+        """Choose the version by the weights of the model, if it has any."""
+        loaded, name = self.service.loaded, self.model.id.name
+        split = loaded.split(name)
+        if split is None:
+            return
+        self.is_divided = True
+        for number in split.ranked(self._user_of(split, body)):
+            model = loaded.find(ModelId(name, number))
+            if model is not None and self.service.engine.has_replica(model.id):
+                self.model = model
+                self._model_id = model.id
+                return
+
+    def _user_of(self, split: Split, body: bytes) -> bytes:
+        """What identifies the caller to the weights: a header, the key's name, else the body."""
+        user = b""
+        header = split.header
+        if header is not None:
+            user = self.headers.get(header, b"")
+        elif split.sticky == KEY and self._caller is not None:
+            user = self._caller.name.encode()
+        if user:
+            return user
+        return digest_of(body) if self.body_digest is None else self.body_digest
 
     def _begin_off_loop(
         self, work: Callable[[], list[Item] | bytes], size_bytes: int, request_id: bytes

@@ -17,7 +17,7 @@ AUTHORITY = re.compile(rb"(\[[0-9a-f:.]+\]|[^\[\]:/?#@\\\s]+)(?::[0-9]{0,5})?")
 # Answer headers, in addition to those that every script may read.
 EXPOSED = (
     *("X-Request-Id", "X-Torchlane-Cache", "Server-Timing", "Retry-After"),
-    *("retry-after-ms", "Inference-Header-Content-Length"),
+    *("retry-after-ms", "Inference-Header-Content-Length", "X-Torchlane-Version"),
 )
 ALLOWED = (  # request headers
     *("Authorization", "Content-Encoding", "X-API-Key", "X-Request-Id"),

@@ -379,6 +379,13 @@ class Engine(Settler):
         served = self._models.get(model)
         return served.keys.identity if served is not None else ""
 
+    def has_replica(self, model: ModelId) -> bool:
+        """Whether a replica can run the model now."""
+        for replica in self._replicas:  # noqa: SIM110  # `any` takes twice as long
+            if replica.state is READY and model in replica.models:
+                return True
+        return False
+
     def publish(
         self,
         model: ModelId,
@@ -506,9 +513,8 @@ class Engine(Settler):
         served = self._models.get(model)
         if served is None:
             raise ModelNotFound(f"model {model} is not loaded; GET /models lists loaded models")
-        for replica in self._replicas:  # `any` takes twice as long
-            if replica.state is READY and model in replica.models:
-                return served
+        if self.has_replica(model):
+            return served
         raise ModelNotReady(f"no replica of {model} is ready; try again shortly")
 
     def _join(self, queue: ModelQueue, flight: Ticket, submission: Submission) -> None:

@@ -15,6 +15,7 @@ from app.codecs.base import Codec
 from app.errors import ModelNotFound, ModelNotReady, TorchlaneError
 from app.handlers.contract import HandlerPool
 from app.registry.model_settings import ModelSettings
+from app.registry.weights import Split, split_of
 from app.types import Device, ModelId, Serving
 from models.choices import did_you_mean
 from models.handlers import HandlerManifest
@@ -130,6 +131,7 @@ class LoadedModels:
         default_model: the current model for requests without a name; None if they must name one.
         has_handlers: whether any handler is loaded.
         has_streams: whether any loaded handler yields.
+        has_weights: whether the versions of any loaded model or handler have weights.
         has_begun: whether loading has begun, as it does with the application's lifespan.
         is_discovered: whether the repository has been read.
         is_unreadable: whether every attempt to read the repository has failed.
@@ -139,7 +141,10 @@ class LoadedModels:
     def __init__(self, default_model: str | None) -> None:
         self.changes = 0
         self.default_model = self._configured_default = default_model
-        self._current: dict[str, LoadedModel] = {}  # the newest served version
+        # The newest served version, or the one with the largest weight.
+        self._current: dict[str, LoadedModel] = {}
+        self._splits: dict[str, Split] = {}  # of the models with weights
+        self.has_weights = False
         self._by_id: dict[ModelId, LoadedModel] = {}
         # Apart from models: whoever asks for a model never gets a handler.
         self._current_handlers: dict[str, LoadedHandler] = {}
@@ -246,7 +251,7 @@ class LoadedModels:
             self._choose_default()
 
     def publish(self, model: LoadedModel) -> None:
-        """Serve this version; requests without a version use the newest one."""
+        """Serve this version; without weights, requests without a version use the newest one."""
         self.change(model)
         self.record(VersionStatus(model.id.plain, ModelState.READY))
 
@@ -266,7 +271,7 @@ class LoadedModels:
         self._update_current(model.id.name)
 
     def withdraw(self, model: ModelId) -> None:
-        """Stop serving a version; requests use the newest remaining one."""
+        """Stop serving a version; requests use the remaining ones."""
         self._by_id.pop(model, None)
         self._handlers.pop(model, None)
         self.record(VersionStatus(model, ModelState.DRAINING))
@@ -296,13 +301,31 @@ class LoadedModels:
         versions = self.versions(name)
         self._current.pop(name, None)
         self._current_handlers.pop(name, None)
-        if versions and versions[0] in self._by_id:
-            self._current[name] = self._by_id[versions[0]]
-        elif versions:
-            self._current_handlers[name] = self._handlers[versions[0]]
+        self._splits.pop(name, None)
+        newest = self.find_any(versions[0]) if versions else None
+        if newest is not None:
+            in_handler = isinstance(newest, LoadedHandler)
+            served = [each.version for each in versions if (each in self._handlers) == in_handler]
+            split = split_of(name, newest.settings.weights, newest.settings.sticky, served)
+            chosen = versions[0]
+            if split is not None:
+                self._splits[name] = split
+                chosen = ModelId(name, next(iter(split.shares), chosen.version))
+            if in_handler:
+                self._current_handlers[name] = self._handlers[chosen]
+            else:
+                self._current[name] = self._by_id[chosen]
+        self.has_weights = bool(self._splits)
+
+    def split(self, name: str) -> Split | None:
+        """The shares of a model's or handler's versions; None if it has no weights, or none."""
+        return self._splits.get(name)
 
     def resolve(self, name: str | None = None, version: int | None = None) -> LoadedModel:
         """The loaded model for a request; without a name, the default model.
+
+        Without a version it is the newest one, or that with the largest weight; a prediction with
+        its body may then get another one, see `split`.
 
         Raises:
             ModelNotFound: if there is no such model, or the version is not loaded.
@@ -311,11 +334,11 @@ class LoadedModels:
         name = name or self.default_model
         if name is None:
             raise self._no_default()
-        newest = self._current.get(name)
-        if newest is not None and (version is None or version == newest.id.version):
-            return newest
+        current = self._current.get(name)
+        if current is not None and (version is None or version == current.id.version):
+            return current
         other = None if version is None else self._by_id.get(ModelId(name, version))
-        if other is None and newest is None:
+        if other is None and current is None:
             raise self._no_model(name)
         if other is None:
             numbers = ", ".join(str(model.version) for model in self.versions(name))
@@ -332,10 +355,16 @@ class LoadedModels:
         return self._handlers.get(ModelId(name, version))
 
     def is_stream(self, name: str | None, version: str | None) -> bool:
-        """Whether requests with this name and version in their path go to a handler that yields."""
+        """Whether requests with this name and version in their path may get a stream."""
         number = int(version) if version is not None and version.isdigit() else None
         handler = self.handler(name, number)
-        return handler is not None and handler.manifest.streams
+        if handler is None:
+            return False
+        split = self._splits.get(handler.id.name) if number is None else None
+        if split is None:
+            return handler.manifest.streams
+        versions = (self.handler(handler.id.name, each) for each in split.shares)
+        return any(each is not None and each.manifest.streams for each in versions)
 
     def handlers(self) -> tuple[LoadedHandler, ...]:
         """Every loaded version of every handler."""

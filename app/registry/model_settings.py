@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
+from app.registry.weights import BODY
 from models.choices import Precision
 
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 # Of the models file. Everything else is for models alone.
 OF_HANDLERS = frozenset(("python", "processes", "user"))
-OF_BOTH = frozenset(("timeout_ms", "queue_limit_items", "allowed_keys", "required"))
+OF_BOTH = frozenset(
+    ("timeout_ms", "queue_limit_items", "allowed_keys", "required", "weights", "sticky")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,8 @@ class ModelSettings:
         python: the interpreter of a handler; None: the server's.
         processes: how many processes run a handler; None: as its artifact says.
         user: that they run as; None: the server's.
+        weights: of its versions in requests that name none; empty: the newest gets all.
+        sticky: what these requests have in common to get the same version, see `Split`.
         set_by_file: names of the settings that the models file has for it.
     """
 
@@ -54,6 +60,8 @@ class ModelSettings:
     python: str | None = None
     processes: int | None = None
     user: str | None = None
+    weights: Mapping[int, float] = field(default_factory=dict)
+    sticky: str = BODY
     set_by_file: frozenset[str] = frozenset()
 
     def installed_as(self, other: ModelSettings) -> ModelSettings:

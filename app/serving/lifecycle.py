@@ -359,7 +359,8 @@ class Lifecycle:
             found = contents.versions
             self._discovered(contents, override)
             # Only of what may be loaded: sizes are read from files, and this is repeated for ever.
-            new = {name: each for name, each in found.items() if not self._serves(name, each[0])}
+            serves = self.loaded.serves
+            new = {name: n for name, n in found.items() if not serves(ModelId(name, n[0]))}
             ordered = list(new)
             if len(new) > 1:
                 ordered = await in_thread(partial(self._repository.smallest_first, new), _discard)
@@ -382,6 +383,7 @@ class Lifecycle:
                         await self._rollout.bring_up(name, found.get(name, []), override, changes)
                         self._announce()
         self._rollout.check_handlers()
+        self._rollout.check_weights()
         self._settle_failures(changes)
         if changes.retired:
             await in_thread(self._config.on_retired, _discard)
@@ -397,11 +399,6 @@ class Lifecycle:
             if each.id not in changes.loaded
             and each.id not in [later.id for later in changes.failed[number + 1 :]]
         ]
-
-    def _serves(self, name: str, number: int) -> bool:
-        """Whether requests for a model without a version get this one."""
-        model = self.loaded.get(name) or self.loaded.handler(name)
-        return model is not None and model.id.version == number
 
     async def _forget_dead(self, name: str, numbers: Iterable[int], override: Override) -> None:
         """Forget what dead processes served of a model, except versions that may be loaded."""

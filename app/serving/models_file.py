@@ -9,21 +9,24 @@ docs/models-file.md lists all settings; a test checks that it matches.
 
 from __future__ import annotations
 
+import re
 import time
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import structlog
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, field_validator
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from app.registry.model_settings import MODEL_NAME, ModelSettings
+from app.registry.weights import BODY, HEADER, KEY
 from models.byte_order import strip_byte_order_mark
 from models.choices import Precision, did_you_mean
 from models.contained import FileRejected, read_named
+from models.versions import RULE, VERSION
 
 LOG = structlog.get_logger(__name__)
 MAX_FILE_BYTES = 1 << 20  # 10,000 models, each with a dozen settings
@@ -31,6 +34,8 @@ MAX_MISTAKES = 20
 SHOWN = 500  # characters of a mistake, which may quote a large value
 SETTLING_S, SETTLING_LOOKS = 0.1, 20  # a file that is equal in two checks in a row is complete
 SETTING = "TORCHLANE_MODELS_FILE"
+STICKY = re.compile(rf"{BODY}|{KEY}|{HEADER}[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+Weight = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 
 class ModelsFileError(ValueError):
@@ -57,6 +62,25 @@ class Entry(BaseModel):
     python: str | None = Field(None, min_length=1)
     processes: int | None = Field(None, ge=1, le=64)
     user: str | None = Field(None, min_length=1)
+    weights: dict[str, Weight] | None = None
+    sticky: str | None = None
+
+    @field_validator("weights")
+    @classmethod
+    def _check_weights(cls, weights: dict[str, float] | None) -> dict[str, float] | None:
+        for version in weights or ():
+            if not VERSION.fullmatch(version):
+                raise PydanticCustomError("weights", f"{version!r} is not a version; {RULE}")
+        if weights is not None and not any(weights.values()):
+            raise PydanticCustomError("weights", "at least one weight must be above 0")
+        return weights
+
+    @field_validator("sticky")
+    @classmethod
+    def _check_sticky(cls, sticky: str | None) -> str | None:
+        if sticky is not None and not STICKY.fullmatch(sticky):
+            raise PydanticCustomError("sticky", 'use "body", "key" or "header:NAME"')
+        return sticky
 
     def over(self, defaults: ModelSettings, share_of: Callable[[int], int]) -> ModelSettings:
         """The model's settings: these override the defaults, with a process's share of bytes."""
@@ -74,6 +98,8 @@ class Entry(BaseModel):
             "python": self.python,
             "processes": self.processes,
             "user": self.user,
+            "weights": self.weights and {int(each): n for each, n in self.weights.items()},
+            "sticky": self.sticky,
             "set_by_file": frozenset(self.model_fields_set),
             "allowed_keys": None if self.allowed_keys is None else frozenset(self.allowed_keys),
         }

@@ -93,6 +93,7 @@ class Rollout:
         self._settings = settings
         self._tried: dict[ModelId, Tried] = {}  # versions that failed to load
         self._checked: dict[ModelId, Checked] = {}  # served versions
+        self._idle_weights: dict[str, str] = {}  # by model, why some have no effect, as logged
 
     def waiting(self) -> list[str]:
         """The handlers that wait for models which may be served by now."""
@@ -124,6 +125,21 @@ class Rollout:
                 LOG.info("handler_ready", handler=str(handler.id))
             else:
                 LOG.error("handler_not_ready", handler=str(handler.id), problem=problem)
+
+    def check_weights(self) -> None:
+        """Log which weights have no effect, because their versions are not served."""
+        now = {
+            name: problem
+            for name in self.loaded.names
+            if (split := self.loaded.split(name)) is not None
+            and (problem := split.problem) is not None
+        }
+        before, self._idle_weights = self._idle_weights, now
+        for name, problem in now.items():
+            if before.get(name) != problem:
+                LOG.warning("weights_without_version", model=name, problem=problem)
+        for name in before.keys() - now.keys():
+            LOG.info("weights_apply", model=name)
 
     def forget_failures(self) -> None:
         """Try failed versions again at the next check."""

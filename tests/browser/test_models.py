@@ -127,6 +127,22 @@ def test_digests_are_shortened(visit: Visits, server: Server) -> None:
     expect(reason).to_have_attribute("title", problem)
 
 
+def test_weights_and_those_without_effect_are_shown(visit: Visits, server: Server) -> None:
+    page = visit(server.url)
+    problem = "not served, but with a weight: digits 9"
+    shares = [{"version": 2, "share": 0.95}, {"version": 3, "share": 0.05}]
+    weights = {"versions": [*shares, {"version": 9, "share": 0}], "problem": problem}
+    ready = [{"version": number, "state": "ready", "problem": None} for number in (3, 2)]
+    model = {"name": "digits", "default": True, "state": "ready", "version": 2}
+    models_of(page, [{**model, "versions": ready, "weights": weights}])
+    card = page.get_by_role("region", name="Model digits")
+    expect(card).to_contain_text("serves versions 2 (95 %), 3 (5 %)")
+    expect(card.get_by_text(problem)).to_be_visible()
+    models_of(page, [{**model, "versions": ready, "weights": None}])
+    expect(card).to_contain_text("serves version 2")
+    expect(card.get_by_text(problem)).to_have_count(0)
+
+
 def test_an_empty_repository_says_how_to_fill_it(visit: Visits, server: Server) -> None:
     page = visit(server.url)
     models_of(page, [])

@@ -77,12 +77,16 @@ def test_every_setting_of_a_model_is_documented(tmp_path: Path) -> None:
     assert settings.of("a") != ModelSettings()
 
 
-def test_the_example_of_a_models_file_suits_every_server(tmp_path: Path) -> None:
-    (example,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/models-file.md").read_text(), re.S)
-    (tmp_path / "file").write_text(example)
-    settings = ModelsFile(tmp_path / "file", ModelSettings(), ["cpu"], asks_for_keys=False)
+def test_the_examples_of_a_models_file_suit_every_server(tmp_path: Path) -> None:
+    examples = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/models-file.md").read_text(), re.S)
+    read = []
+    for example in examples:
+        (tmp_path / "file").write_text(example)
+        read.append(ModelsFile(tmp_path / "file", ModelSettings(), ["cpu"], asks_for_keys=False))
+    settings, weights = read
     assert settings.of("digits").max_batch_size == 32
     assert not settings.of("embeddings").cache
+    assert weights.of("digits").weights == {2: 95, 3: 5}
 
 
 def test_every_error_is_documented_with_its_status() -> None:

@@ -142,7 +142,7 @@ class TestPredictions:
                 if origin is not None:
                     wanted["access-control-expose-headers"] = (
                         "X-Request-Id, X-Torchlane-Cache, Server-Timing, Retry-After, "
-                        "retry-after-ms, Inference-Header-Content-Length"
+                        "retry-after-ms, Inference-Header-Content-Length, X-Torchlane-Version"
                     )
                     if known:
                         wanted["access-control-allow-origin"] = "*" if allowed == "*" else origin

@@ -32,6 +32,7 @@ from app.handlers.contract import (
     HandlerRequest,
 )
 from app.registry.loaded_models import LoadedHandler
+from app.registry.weights import digest_of
 
 REPLACED = "the handler was replaced while the request arrived; send it again"
 T = TypeVar("T")
@@ -53,6 +54,7 @@ class HandlerCall(Call):
         "_is_streaming",
         "_jobs",
         "_stop_work",
+        "_user",
         "_waiting",
         "depth",
         "who",
@@ -68,6 +70,7 @@ class HandlerCall(Call):
         self._stop_work: Callable[[], None] = _nothing
         self._held = 0
         self._is_streaming = False  # its answer has begun
+        self._user = b""  # what identifies the caller to weights, once the body is here
         self.depth = 0
         self.who: Caller | None = self._caller
 
@@ -90,15 +93,26 @@ class HandlerCall(Call):
         handler = loaded.handler(endpoint.name, version_number(endpoint.version))
         if handler is None:
             raise ModelNotReady(REPLACED)
+        problem = self._problem_of(handler)
+        if loaded.has_weights and endpoint.version is None:
+            split = loaded.split(handler.id.name)
+            self.is_divided = split is not None
+            for number in () if split is None else split.ranked(self._user):
+                other = loaded.handler(handler.id.name, number)
+                if other is not None and self._problem_of(other) is None:
+                    handler, problem = other, None
+                    break
         self._handler: LoadedHandler = handler
         self._model_id = handler.id
         self._changes = loaded.changes
         allowed = handler.settings.allowed_keys
         if allowed is not None and self.who is not None:
             self.who.may_call(handler.id.name, allowed)
-        problem = handler.pool.problem() or loaded.missing(handler.manifest)
         if problem is not None:
             raise ModelNotReady(f"the handler {handler.id.name!r} is not ready: {problem}")
+
+    def _problem_of(self, handler: LoadedHandler) -> str | None:
+        return handler.pool.problem() or self.service.loaded.missing(handler.manifest)
 
     def _find_again(self) -> None:
         """Find the handler again if models have changed in the meantime."""
@@ -107,6 +121,8 @@ class HandlerCall(Call):
 
     def _begin(self, body: bytes, request_id: bytes) -> Submission:
         service = self.service
+        if service.loaded.has_weights:
+            self._choose_version(body)
         self._find_again()
         if self.endpoint.many and not self.is_nested:
             check_accepted(self.accept, JSON)
@@ -133,6 +149,15 @@ class HandlerCall(Call):
             self._end()
             raise
         return submission
+
+    def _choose_version(self, body: bytes) -> None:
+        """Choose the version by weights; those of the models that it calls need the digest too."""
+        if self.body_digest is None:
+            self.body_digest = digest_of(body)
+        split = self.service.loaded.split(self._handler.id.name)
+        if split is not None and self.endpoint.version is None:
+            self._user = self._user_of(split, body)
+            self._find()
 
     def _work(
         self,
@@ -326,7 +351,7 @@ class HandlerCall(Call):
         if self.stream is not None:
             if self.trace is not None:
                 self.trace.answered = self.trace.encoded = answered
-            return 200, self.stream.headers, b""
+            return 200, [*self.stream.headers, *self._version_header()], b""
         headers: Headers = JSON_HEADERS
         pieces: Iterator[Piece]
         status = 200
@@ -361,7 +386,7 @@ class HandlerCall(Call):
         if self.trace is not None:
             self.trace.answered, self.trace.encoded = answered, time.perf_counter()
         took = b"handler;dur=%.3f" % ((answered - self._decoded) * 1e3)
-        fields = [*headers, VARY, (b"server-timing", took)]
+        fields = [*headers, VARY, (b"server-timing", took), *self._version_header()]
         if status != NO_CONTENT:  # RFC 9110, section 8.6: it has no Content-Length
             fields.append((b"content-length", b"%d" % len(content)))
         return status, fields, content

@@ -77,6 +77,8 @@ class ServedModels:
             caller = InnerCaller(None)
         inner: Call = endpoint.call(service, endpoint, fields, caller)
         inner.is_sent_always = True
+        if isinstance(outer, HandlerCall):  # all its calls get versions for the same user
+            inner.headers, inner.body_digest = outer.headers, outer.body_digest
         if isinstance(inner, HandlerCall):
             inner.depth = 1 + (request.depth if request is not None else 0)
             if inner.depth >= MAX_DEPTH:

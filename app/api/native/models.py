@@ -23,6 +23,7 @@ from app.registry.loaded_models import (
     ReplicaStatus,
     VersionStatus,
 )
+from app.registry.weights import Split
 
 Loaded: TypeAlias = LoadedModel | LoadedHandler
 FULL: dict[str, Any] = {
@@ -132,11 +133,22 @@ def _summary(service: Service, name: str, loaded: Loaded | None) -> schemas.Mode
         default=name == service.loaded.default_model,
         state=state.value,
         version=loaded.id.version if loaded else None,
+        weights=_weights(service.loaded.split(name)),
         versions=[_version_state(each) for each in statuses],
         problem=problem,
         modelName=name,
         modelUrl=f"{name}/{loaded.id.version}" if loaded else name,
     )
+
+
+def _weights(split: Split | None) -> schemas.VersionWeights | None:
+    if split is None:
+        return None
+    versions = [
+        schemas.VersionWeight(version=number, weight=weight, share=split.shares.get(number, 0.0))
+        for number, weight in split.weights.items()
+    ]
+    return schemas.VersionWeights(sticky=split.sticky, versions=versions, problem=split.problem)
 
 
 def _version_state(status: VersionStatus) -> schemas.VersionState:

@@ -222,6 +222,22 @@ class ModelSettings(BaseModel):
     required: bool = Field(description="whether the server is not ready without it")
 
 
+class VersionWeight(BaseModel):
+    """A version's weight in requests that name no version."""
+
+    version: int
+    weight: float = Field(description="as the models file sets it")
+    share: float = Field(description="of the requests, at present; 0 if it is not served")
+
+
+class VersionWeights(BaseModel):
+    """How the models file divides requests that name no version."""
+
+    sticky: str = Field(description="what requests have in common to get the same version")
+    versions: list[VersionWeight]
+    problem: str | None = Field(description="which weights have no effect, and why")
+
+
 class ModelSummary(BaseModel):
     """A model in the repository, and its loaded versions."""
 
@@ -231,7 +247,12 @@ class ModelSummary(BaseModel):
     )
     default: bool = Field(description="whether /predict means this model")
     state: State = Field(description="ready if any version is ready")
-    version: int | None = Field(description="the version for requests that name none")
+    version: int | None = Field(
+        description="the version for requests that name none; with weights, that with the largest"
+    )
+    weights: VersionWeights | None = Field(
+        None, description="of versions in requests that name none; null: `version` gets all"
+    )
     versions: list[VersionState]
     problem: str | None = Field(
         None, description="why the server cannot list the versions of the model's folder"

@@ -11,7 +11,7 @@ from app.api.oip.grpc.call import ROUTE, GrpcInferCall
 from app.api.oip.grpc.messages import InferMessage
 from app.api.oip.grpc.reading import Context
 from app.api.oip.grpc.statuses import Metadata
-from app.api.oip.grpc.unary import Parts, Unary
+from app.api.oip.grpc.unary import Parts, Unary, headers_of
 from app.errors import InvalidInput
 from app.telemetry.tracing import RequestTrace
 
@@ -39,6 +39,8 @@ class Infer(Unary):
         endpoint = Endpoint(ROUTE, GrpcInferCall, message.name, message.version or None, many=True)
         call = GrpcInferCall(service, endpoint, fields, caller)
         call.message = message
+        if service.loaded.has_weights:
+            call.headers = dict(headers_of(context))
         call.trace = record if record.tokens else None
         left_s = context.time_remaining()
         if left_s is not None:

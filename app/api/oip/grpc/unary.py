@@ -17,7 +17,7 @@ from app.errors import Abandoned
 from app.telemetry.tracing import CLIENT_GONE, RequestTrace
 
 FIELDS = frozenset(
-    ("authorization", "traceparent", "x-api-key", "x-torchlane-timeout-ms", "x-request-id")
+    (b"authorization", b"traceparent", b"x-api-key", b"x-torchlane-timeout-ms", b"x-request-id")
 )
 
 
@@ -117,10 +117,7 @@ class Unary:
         tracing = self._tracing
         if not tracing.enabled or not self._followed:
             return
-        headers = [
-            (name.encode(), value if isinstance(value, bytes) else value.encode())
-            for name, value in context.invocation_metadata() or ()
-        ]
+        headers = headers_of(context)
         fields = dict(headers)
         if tracing.may_follow(headers, fields):
             tracing.begin(record, headers, fields)
@@ -128,8 +125,12 @@ class Unary:
 
 def fields_of(context: Context) -> dict[bytes, bytes]:
     """The metadata that is used here, as headers."""
-    found = {}
-    for name, value in context.invocation_metadata() or ():
-        if name in FIELDS:
-            found[name.encode()] = value if isinstance(value, bytes) else value.encode()
-    return found
+    return {name: value for name, value in headers_of(context) if name in FIELDS}
+
+
+def headers_of(context: Context) -> list[tuple[bytes, bytes]]:
+    """All metadata, as headers."""
+    return [
+        (name.encode(), value if isinstance(value, bytes) else value.encode())
+        for name, value in context.invocation_metadata() or ()
+    ]

@@ -159,12 +159,21 @@ function sentence({ loaded, retired, failed }) {
   ].filter(Boolean).join("; ") || "nothing changed";
 }
 
+/** Which versions answer requests that name none, and how many of them. */
+function servesOf(version, weights) {
+  const shares = (weights?.versions ?? []).filter((each) => each.share > 0);
+  if (shares.length < 2) return `serves version ${version}`;
+  const parts = shares.map((each) => `${each.version} (${number(each.share * 100)} %)`);
+  return `serves versions ${parts.join(", ")}`;
+}
+
 /** One model. Its elements stay when it changes, so the focus stays too. */
 class Card {
   /** @type {Map<number, Version>} */
   #versions = new Map();
   #tags = h("span.row");
   #switch;
+  #idle = h("p.note", { hidden: true }); // which weights have no effect
   #body = h("tbody");
 
   constructor(name, models) {
@@ -178,14 +187,17 @@ class Card {
     this.element = h("section.card.stack", { "aria-label": `Model ${name}` },
       h("div.row", null, h("h3", { text: name }), this.#tags,
         h("span.actions", null, this.#switch.element)),
+      this.#idle,
       h("div.scroll", { tabindex: 0, role: "region", "aria-label": `Versions of ${name}` },
         h("table.versions", null, h("thead", null, h("tr", null, ...columns)), this.#body)),
       this.plan.element);
   }
 
-  show({ default: isDefault, version, versions }, now) {
+  show({ default: isDefault, version, versions, weights }, now) {
     fill(this.#tags, isDefault && h("span.tag", { text: "default" }),
-      version !== null && h("span.note", { text: `serves version ${version}` }));
+      version !== null && h("span.note", { text: servesOf(version, weights) }));
+    this.#idle.hidden = !weights?.problem;
+    this.#idle.textContent = weights?.problem ?? "";
     this.#switch.show(versions.some((each) => SERVED.includes(each.state)));
     this.plan.changed(JSON.stringify(versions.map((each) => [each.version, each.state])));
     const before = [...this.#versions.keys()].join();

@@ -158,7 +158,8 @@ async function chosen(name, version) {
     versions,
     h("option", {
       value: NEWEST,
-      text: served.version === null ? "none" : `served (${served.version})`,
+      text: served.version === null ? "none"
+        : served.weights ? "by weights" : `served (${served.version})`,
     }),
     ...ready.map((each) => h("option", { value: each, text: each })),
   );

@@ -25,6 +25,7 @@ from app.errors import (
     ModelNotFound,
     PayloadTooLarge,
 )
+from app.registry.weights import digest_of
 from app.types import Item, ModelId
 from models.manifest import Manifest
 from tests.artifacts import write_artifact
@@ -72,6 +73,15 @@ async def answered(
     return await answer.encoded() if isinstance(answer, LargeAnswer) else answer
 
 
+def publish_weighted(service: Service) -> None:
+    """Give half of the requests to a version that no replica can run."""
+    model = service.loaded.resolve()
+    settings = dataclasses.replace(model.settings, weights={1: 1, 2: 1})
+    for version in (1, 2):
+        published = model.id._replace(version=version)
+        service.loaded.publish(dataclasses.replace(model, id=published, settings=settings))
+
+
 def found(answer: RawAnswer) -> bytes:
     return dict(answer[1])[b"x-torchlane-cache"]
 
@@ -81,6 +91,16 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
     write_artifact(tmp_path, "double")
     async with listening(tmp_path, request_timeout_ms=TIMEOUT_S * 1000, max_body_bytes=1000) as s:
         yield s.service
+
+
+async def test_a_version_without_a_replica_leaves_its_share_to_the_others(service: Service) -> None:
+    publish_weighted(service)
+    bodies = [b'{"input": [%d, 2]}' % number for number in range(20)]
+    split = service.loaded.split("double")
+    assert split is not None
+    assert {split.ranked(digest_of(body))[0] for body in bodies} == {1, 2}
+    for body in bodies:
+        assert json.loads((await answered(service, body))[2])["version"] == 1
 
 
 class TestHead:

@@ -30,6 +30,8 @@ allowed_keys = ["team-a", "team-b"]
 python = "/venvs/a/bin/python"
 processes = 2
 user = "shop"
+weights = { 2 = 95, "3" = 0.5 }
+sticky = "header:X-User"
 required = false
 
 [models."other"]
@@ -64,6 +66,8 @@ def test_file_overrides_the_defaults(file: Path) -> None:
         python="/venvs/a/bin/python",
         processes=2,
         user="shop",
+        weights={2: 95, 3: 0.5},
+        sticky="header:X-User",
         set_by_file=frozenset(Entry.model_fields) - {"variant"},
     )
     assert models.of("other") == models.of("absent") == DEFAULTS
@@ -108,6 +112,14 @@ def test_model_cache_needs_the_servers_cache(file: Path) -> None:
         ),
         ("[models.a]\ndevices = 'cpu*2'", "set their number with `replicas`"),
         ("[models.a]\ndevices = ''", "'' is not a device"),
+        ("[models.a]\nweights.3 = -1", "[models.a] weights.3 = -1: Input should be greater"),
+        ("[models.a]\nweights.3 = inf", "weights.3 = inf: Input should be a finite number"),
+        ("[models.a]\nweights = [95, 5]", "weights = [95, 5]: Input should be a valid dict"),
+        ("[models.a]\nweights = { 2 = 0, 3 = 0 }", "at least one weight must be above 0"),
+        ("[models.a]\nweights = {}", "at least one weight must be above 0"),
+        ("[models.a]\nweights = { new = 5 }", "'new' is not a version; a version is a number"),
+        ("[models.a]\nsticky = 'header:'", 'sticky = \'header:\': use "body", "key" or'),
+        ("[models.a]\nsticky = 'header:X User'", 'use "body", "key" or "header:NAME"'),
         ("[models.'a b']", "[models] 'a b' is not a valid model name"),
         ("\n[models]\na = 1", "[models] 'a' must be a table, such as [models.a]"),
         ("# x\n[model.a]", "'model' is unknown; use tables such as [models.digits]"),
