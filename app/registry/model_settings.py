@@ -35,6 +35,8 @@ class ModelSettings:
         python: the interpreter of a handler; None: the server's.
         processes: how many processes run a handler; None: as its artifact says.
         user: that they run as; None: the server's.
+        on_demand: whether it is loaded when a request needs it, not at the start.
+        idle_s: seconds without a request after which it is unloaded again; None: no limit.
         set_by_file: names of the settings that the models file has for it.
     """
 
@@ -54,6 +56,8 @@ class ModelSettings:
     python: str | None = None
     processes: int | None = None
     user: str | None = None
+    on_demand: bool = False
+    idle_s: float | None = None
     set_by_file: frozenset[str] = frozenset()
 
     def installed_as(self, other: ModelSettings) -> ModelSettings:
@@ -70,6 +74,8 @@ class ModelSettings:
             python=other.python,
             processes=other.processes,
             user=other.user,
+            on_demand=other.on_demand,
+            idle_s=other.idle_s,
         )
 
     def misplaced(self, *, in_handler: bool) -> str | None:

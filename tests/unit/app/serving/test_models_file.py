@@ -30,6 +30,8 @@ allowed_keys = ["team-a", "team-b"]
 python = "/venvs/a/bin/python"
 processes = 2
 user = "shop"
+load = "on-demand"
+idle_s = 600
 required = false
 
 [models."other"]
@@ -64,6 +66,8 @@ def test_file_overrides_the_defaults(file: Path) -> None:
         python="/venvs/a/bin/python",
         processes=2,
         user="shop",
+        on_demand=True,
+        idle_s=600,
         set_by_file=frozenset(Entry.model_fields) - {"variant"},
     )
     assert models.of("other") == models.of("absent") == DEFAULTS
@@ -108,6 +112,7 @@ def test_model_cache_needs_the_servers_cache(file: Path) -> None:
         ),
         ("[models.a]\ndevices = 'cpu*2'", "set their number with `replicas`"),
         ("[models.a]\ndevices = ''", "'' is not a device"),
+        ("[models.a]\nload = 'always'\nidle_s = 9", "idle_s: only a model on demand is unloaded"),
         ("[models.'a b']", "[models] 'a b' is not a valid model name"),
         ("\n[models]\na = 1", "[models] 'a' must be a table, such as [models.a]"),
         ("# x\n[model.a]", "'model' is unknown; use tables such as [models.digits]"),
