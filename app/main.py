@@ -7,6 +7,7 @@ import contextlib
 import math
 import os
 import platform
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -61,6 +62,7 @@ from app.serving.installation import GATHER_S
 from app.serving.installer import BackendFactory, Installer
 from app.serving.lifecycle import MIN_CLOSE_S, Lifecycle, LifecycleConfig
 from app.serving.models_file import ModelsFile
+from app.serving.on_demand import MemoryLimits, OnDemandModels
 from app.serving.overrides import Overrides
 from app.serving.placement import Placement, Trial, measured_layout, place
 from app.serving.replica_pool import ReplicaPool, log_failure
@@ -74,7 +76,7 @@ from app.telemetry.tracing import Tracing
 from app.types import Device
 from models.distributions import UNKNOWN, installed_version, own_version
 from models.integrity import Verifier
-from models.resources import usable_cores
+from models.resources import memory_left_bytes, resident_bytes, usable_cores
 
 if TYPE_CHECKING:
     from app.api.oip.grpc.server import GrpcServer
@@ -160,8 +162,17 @@ def create_app(
     handlers = HandlerInstaller(
         settings.handlers, metrics, _pools(settings.handlers, lambda: service)
     )
+    limits = MemoryLimits(_model_memory(settings, processes), settings.min_resident_s)
+    on_demand = OnDemandModels(limits, engine, pool, loaded, metrics)
     installer = Installer(
-        artifacts, engine, pool, metrics, make_backend, models.of, handlers=handlers
+        artifacts,
+        engine,
+        pool,
+        metrics,
+        make_backend,
+        models.of,
+        handlers=handlers,
+        on_demand=on_demand,
     )
     keeping = LifecycleConfig(
         policy=policy,
@@ -446,7 +457,19 @@ def of_models(settings: Settings) -> ModelSettings:
         variant=settings.variant,
         precision=settings.plan_precision,
         cache=settings.cache_bytes > 0,
+        on_demand=settings.load == "on-demand",
     )
+
+
+def _model_memory(settings: Settings, processes: int) -> int:
+    """Bytes that the models of this process may take."""
+    memory = settings.model_memory
+    if memory > 1:
+        return int(memory) // processes
+    free = memory_left_bytes()
+    if free is None:  # not on Linux
+        return sys.maxsize
+    return int(memory * (free + (resident_bytes() or 0))) // processes
 
 
 def _engine_config(settings: Settings, block_s: float) -> EngineConfig:

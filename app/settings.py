@@ -20,6 +20,7 @@ from pydantic import (
     BeforeValidator,
     ByteSize,
     Field,
+    TypeAdapter,
     ValidationError,
     model_validator,
 )
@@ -32,6 +33,7 @@ from models.local_paths import local_path
 PREFIX = "TORCHLANE_"
 LOAD_TESTS = "TORCHLANE_LOAD_"  # their variables may be in the same environment
 MIB = 1024 * 1024
+LEAST_MODEL_MEMORY = MIB
 # Heading in `--help` and in docs/settings.md -> the first of its settings, which are in this order.
 GROUPS = {
     "Basics": "host",
@@ -176,6 +178,19 @@ def listed(value: str) -> list[str]:
     return [each for each in map(str.strip, value.split(",")) if each]
 
 
+def _bytes_or_share(value: object) -> float:
+    """A share of at most 1, or bytes as pydantic reads them."""
+    try:
+        number = float(str(value))
+    except ValueError:
+        number = float(TypeAdapter(ByteSize).validate_python(value))
+    if 1 < number < LEAST_MODEL_MEMORY:
+        raise ValueError(
+            f"must be a share from 0 to 1, or at least {LEAST_MODEL_MEMORY} bytes, such as 2GiB"
+        )
+    return number
+
+
 LocalPath = Annotated[Path, BeforeValidator(local_path)]
 
 
@@ -211,6 +226,12 @@ class Settings(BaseSettings):
     """Seconds between two checks for new versions; 0: only on POST /admin/reload."""
     trusted_keys: LocalPath | None = None
     """Public keys, a PEM file or a folder of them: only artifacts signed by one are loaded."""
+    load: Literal["all", "on-demand"] = "all"
+    """`on-demand`: a model is loaded when a request needs it, and unloaded for others."""
+    model_memory: Annotated[float, BeforeValidator(_bytes_or_share)] = Field(0.8, gt=0)
+    """Memory of models in all processes: `8GiB`, or a share of what is free, such as `0.8`."""
+    min_resident_s: float = Field(10, ge=0, le=86_400, allow_inf_nan=False)
+    """Seconds for which a model on demand stays once it is loaded."""
     handlers: Literal["off", "on", "signed"] = "off"
     """Whether handlers run: users' own Python, in processes of its own; `signed`: signed ones."""
     default_model: Annotated[str | None, AfterValidator(_model_name)] = None

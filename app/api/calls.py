@@ -297,7 +297,7 @@ class Call(Answering):
         self.is_divided = True
         for number in split.ranked(self._user_of(split, body)):
             model = loaded.find(ModelId(name, number))
-            if model is not None and self.service.engine.has_replica(model.id):
+            if model is not None and self.service.engine.can_run(model.id):
                 self.model = model
                 self._model_id = model.id
                 return

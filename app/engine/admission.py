@@ -121,12 +121,19 @@ class Admission:
 
         Raises:
             DeadlineExceeded, Overloaded, PayloadTooLarge: if it is rejected.
+            ModelNotReady: if its model cannot be loaded on demand.
         """
         allowed_s = deadline - now
         if allowed_s <= 0:
             raise DeadlineExceeded("the deadline had passed on arrival; allow more time")
         if fresh:
             self._check_room(queue, fresh, allowed_s)
+            demand = queue.demand
+            if demand is not None:
+                demand.used()
+                if demand.is_cold:
+                    demand.ask(allowed_s)
+                    return
             if foreseen and len(fresh) == 1 and fresh[0].length == 0:
                 return
             self.foresee(queue, _loads(fresh), deadline, lag_s, now)

@@ -20,6 +20,7 @@ from app.engine.batch_policy import BatchLimits
 from app.engine.batch_runner import Contract
 from app.engine.cache import PredictionCache
 from app.engine.clock import Clock
+from app.engine.demand import Demand
 from app.engine.dispatcher import Dispatcher, Settler
 from app.engine.keys import KeyMaker
 from app.engine.lookups import Lookups
@@ -365,7 +366,7 @@ class Engine(Settler):
         queue, now = served.queue, self._clock.now()
         if self._dispatcher.has_nothing():
             return False
-        if deadline <= now:
+        if deadline <= now or (queue.demand is not None and queue.demand.is_cold):
             return False  # `submit` raises a better error
         try:  # the item's length is unknown: assume the shortest
             self._admission.foresee(queue, ONE_ITEM, deadline, lag_s, now)
@@ -379,12 +380,14 @@ class Engine(Settler):
         served = self._models.get(model)
         return served.keys.identity if served is not None else ""
 
-    def has_replica(self, model: ModelId) -> bool:
-        """Whether a replica can run the model now."""
-        for replica in self._replicas:  # noqa: SIM110  # `any` takes twice as long
+    def can_run(self, model: ModelId) -> bool:
+        """Whether a replica can run the model now, or the next request loads it."""
+        for replica in self._replicas:  # `any` takes twice as long
             if replica.state is READY and model in replica.models:
                 return True
-        return False
+        served = self._models.get(model)
+        demand = None if served is None else served.queue.demand
+        return demand is not None and demand.is_cold
 
     def publish(
         self,
@@ -393,8 +396,9 @@ class Engine(Settler):
         contract: Contract,
         batch_s: Mapping[str, BatchTimes] = NOT_MEASURED,
         limits: ModelLimits | None = None,
+        demand: Demand | None = None,
     ) -> None:
-        """Serve a model that the replicas have installed.
+        """Serve a model that the replicas have installed, or that is loaded on demand.
 
         Args:
             model: its name and version.
@@ -403,6 +407,7 @@ class Engine(Settler):
             batch_s: batch times by replica, measured before it serves. Of a pool the slowest
                 count; a pool without any counts as the slowest of the others.
             limits: its own limits; None for those of the engine's configuration.
+            demand: loads it on demand; None: the replicas have it.
         """
         limits = limits or self._config.limits
         metrics = self._metrics.model(model)
@@ -416,7 +421,9 @@ class Engine(Settler):
             pool.kind: BatchCost(batches.max_batch_size, measured.get(pool.kind, slowest))
             for pool in self._timeline.pools
         }
-        queue = ModelQueue(model, tickets, batches, contract, metrics, costs, limits.caches)
+        queue = ModelQueue(
+            model, tickets, batches, contract, metrics, costs, limits.caches, demand=demand
+        )
         gauges = ModelGauges(
             waiting=lambda: tickets.waiting,
             queue_limit=lambda: tickets.limit_items,
@@ -424,6 +431,7 @@ class Engine(Settler):
             waiting_bytes=lambda: tickets.waiting_bytes,
             queue_limit_bytes=lambda: tickets.limit_bytes,
             predicted_wait_s=lambda: self._timeline.wait_s(queue),
+            cold=lambda: float(demand is not None and demand.is_cold),
         )
         self._metrics.add_model(model, gauges)
         served = self._models[model] = _Served(queue, KeyMaker(identity), self._closed)
@@ -448,6 +456,18 @@ class Engine(Settler):
         if served is not None and kind in served.unmeasured:
             served.unmeasured.discard(kind)
             served.queue.costs[kind] = BatchCost(served.queue.limits.max_batch_size, batch_s)
+
+    def is_unused(self, model: ModelId) -> bool:
+        """Whether no request for a published model waits, runs or is being decoded."""
+        served = self._models.get(model)
+        return served is None or (served.queue.is_empty and not self._expects(served))
+
+    def fail_waiting(self, model: ModelId, error: TorchlaneError) -> None:
+        """Fail all requests that wait for a model, which could not be loaded."""
+        queue = self._timeline.queues.get(model)  # also of a model that is being retired
+        if queue is not None:
+            for submission in queue.flights.waiters():
+                submission.fail(error)
 
     async def retire(self, model: ModelId) -> None:
         """Stop serving a model: accept no new requests, and first answer those accepted.
@@ -513,7 +533,7 @@ class Engine(Settler):
         served = self._models.get(model)
         if served is None:
             raise ModelNotFound(f"model {model} is not loaded; GET /models lists loaded models")
-        if self.has_replica(model):
+        if self.can_run(model):
             return served
         raise ModelNotReady(f"no replica of {model} is ready; try again shortly")
 

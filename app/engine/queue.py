@@ -16,6 +16,7 @@ from app.engine.batch_cost import BatchCost
 from app.engine.batch_policy import BatchLimits
 from app.engine.batch_runner import Contract
 from app.engine.complaints import Complaints
+from app.engine.demand import Demand
 from app.engine.singleflight import Flight, SingleFlight
 from app.metrics.bound import ModelMetrics
 from app.types import Array, Group, Item, ModelId
@@ -399,6 +400,7 @@ class ModelQueue:
         arrived: number of tickets submitted since.
         flights: waiting and running flights, by key; each revision of a version has its own.
         complaints: logs the model's errors about single items.
+        demand: loads the model on demand; None: its replicas always have it.
     """
 
     model: ModelId
@@ -417,6 +419,7 @@ class ModelQueue:
     arrived: int = 0
     flights: SingleFlight[Ticket] = field(default_factory=SingleFlight)
     complaints: Complaints = field(default_factory=Complaints)
+    demand: Demand | None = None
 
     def turn(self, now: float, fair_s: float) -> None:
         """Record what the event loop has read in a turn.

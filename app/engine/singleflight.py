@@ -47,6 +47,13 @@ class SingleFlight(Generic[T]):
         """The open flight of a key."""
         return self._flights.get(key)
 
+    def waiters(self) -> set[Submission]:
+        """The requests that wait for any flight."""
+        waiters: set[Submission] = set()
+        for flight in self._flights.values():
+            waiters.update(flight.waiters)
+        return waiters
+
     def labels(self, flights: Sequence[T]) -> list[bytes]:
         """The labels of the requests that wait for these flights, the oldest first."""
         waiters: set[Submission] = set()

@@ -87,7 +87,7 @@ class Metrics(Counters, Gauges):
         self._tallies.total(self.log_lines_dropped, dropped_total)
 
     def count_load(self, model: ModelId, result: str) -> None:
-        """Count a result of a version: 'loaded', 'failed' or 'retired'."""
+        """Count a result of a version, one of those that the metric lists."""
         self.model_loads.labels(*labels_of(model), result).inc()
 
     def key(self, name: str) -> KeyMetrics:

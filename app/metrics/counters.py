@@ -224,7 +224,13 @@ class Counters:
         )
         self.model_loads = Counter(
             "torchlane_model_loads",
-            "Versions by result: 'loaded', 'failed' or 'retired'.",
+            "Versions by result: 'loaded', 'failed' or 'retired'; on demand also 'warmed' and "
+            "'cooled'.",
             (*LABELS, "result"),
+            registry=registry,
+        )
+        self.cold_refused = Counter(
+            "torchlane_cold_refused",
+            "Requests for a model on demand that were rejected for want of memory for it.",
             registry=registry,
         )

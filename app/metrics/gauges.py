@@ -41,6 +41,7 @@ class ModelGauges(NamedTuple, Generic[T_co]):
     waiting_bytes: T_co
     queue_limit_bytes: T_co
     predicted_wait_s: T_co
+    cold: T_co
 
 
 class GaugeSpec(NamedTuple):
@@ -71,6 +72,9 @@ OF_MODELS = ModelGauges(
         "Seconds that a request arriving now is expected to wait for its batch.",
         LABELS,
         "livemax",
+    ),
+    cold=GaugeSpec(
+        "model_cold", "Processes that have not loaded the model, which is on demand.", LABELS
     ),
 )
 MODEL_GAUGES = frozenset(PREFIX + each.name for each in OF_MODELS)
@@ -112,6 +116,12 @@ class Gauges:
             "1 while the shared cache is not queried, because it fails or is unreachable, else 0.",
             (),
             "livemax",
+        )
+        self.model_memory = gauge(
+            "model_memory_bytes", "Bytes by which loading the models made the processes grow."
+        )
+        self.model_memory_limit = gauge(
+            "model_memory_limit_bytes", "Bytes that models may take before some are unloaded."
         )
         self.bodies_bytes = gauge(
             "bodies_bytes",

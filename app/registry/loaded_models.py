@@ -34,6 +34,7 @@ class ModelState(enum.Enum):
 
     LOADING = "loading"
     READY = "ready"
+    COLD = "cold"  # the next request loads it
     DRAINING = "draining"  # it answers accepted requests, then is unloaded
     UNLOADED = "unloaded"
     FAILED = "failed"

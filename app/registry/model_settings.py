@@ -41,6 +41,8 @@ class ModelSettings:
         user: that they run as; None: the server's.
         weights: of its versions in requests that name none; empty: the newest gets all.
         sticky: what these requests have in common to get the same version, see `Split`.
+        on_demand: whether it is loaded when a request needs it, not at the start.
+        idle_s: seconds without a request after which it is unloaded again; None: no limit.
         set_by_file: names of the settings that the models file has for it.
     """
 
@@ -62,6 +64,8 @@ class ModelSettings:
     user: str | None = None
     weights: Mapping[int, float] = field(default_factory=dict)
     sticky: str = BODY
+    on_demand: bool = False
+    idle_s: float | None = None
     set_by_file: frozenset[str] = frozenset()
 
     def installed_as(self, other: ModelSettings) -> ModelSettings:
@@ -78,6 +82,8 @@ class ModelSettings:
             python=other.python,
             processes=other.processes,
             user=other.user,
+            on_demand=other.on_demand,
+            idle_s=other.idle_s,
         )
 
     def misplaced(self, *, in_handler: bool) -> str | None:

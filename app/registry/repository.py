@@ -207,13 +207,14 @@ class Repository:
         return artifact
 
     def open_any(
-        self, model: ModelId, served_digest: str | None = None
+        self, model: ModelId, served_digest: str | None = None, *, whole: bool = True
     ) -> Artifact | HandlerArtifact:
         """Check signature and digests, and read the manifest; blocks while it reads whole files.
 
         Args:
             model: the version.
             served_digest: the digest with which this server already serves the version.
+            whole: whether to read all files; else only the manifest is checked.
 
         Raises:
             ArtifactInvalid: with the file's name, and with both digests if they differ.
@@ -222,7 +223,7 @@ class Repository:
         folder = self.root / model.name / str(model.version)
         try:
             manifest, digest, signed_by = read_any_artifact(
-                folder, self.root, self._verifier, served_digest
+                folder, self.root, self._verifier, served_digest, whole=whole
             )
         except OtherDigest as error:
             raise other_files(model, served_digest or "", error.digest) from error

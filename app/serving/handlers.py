@@ -296,6 +296,7 @@ def _gauges(pool: HandlerPool) -> ModelGauges[Callable[[], float]]:
         waiting_bytes=lambda: 0,
         queue_limit_bytes=lambda: 0,
         predicted_wait_s=lambda: 0,
+        cold=lambda: 0,
     )
 
 

@@ -16,6 +16,7 @@ from app.engine.batch_policy import BatchLimits
 from app.engine.batch_runner import Finish, Layout
 from app.engine.queue import ModelLimits
 from app.engine.replica import Replica
+from app.errors import ArtifactInvalid
 from app.registry.model_settings import ModelSettings
 from app.registry.repository import Artifact
 from app.types import Device
@@ -25,6 +26,13 @@ LOG = structlog.get_logger(__name__)
 # How long a batch may grow while every turn of the event loop reads more items: long enough to read
 # a wave of 32 requests, and the longest delay that steady single requests can cause.
 GATHER_S = 0.002
+FAILED_TO_LOAD = "the model could not be loaded or run; the log has the reason"
+
+
+def problem_of(error: Exception) -> str:
+    """What clients are told about a version that could not be loaded."""
+    # Only ArtifactInvalid is written for clients; torch's own messages contain paths and code.
+    return str(error) if isinstance(error, ArtifactInvalid) else FAILED_TO_LOAD
 
 
 def limits_of(settings: ModelSettings, max_batch_size: int) -> ModelLimits:

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import enum
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import structlog
 
@@ -19,7 +19,6 @@ from app.codecs.choose import codec_for
 from app.engine.batch_runner import Contract
 from app.engine.engine import Engine
 from app.errors import (
-    ArtifactInvalid,
     OutOfMemory,
     ReplicaError,
     ReplicaHangs,
@@ -37,7 +36,14 @@ from app.registry.loaded_models import (
 from app.registry.model_settings import ModelSettings
 from app.registry.repository import Artifact, HandlerArtifact
 from app.serving.handlers import HandlerInstaller, ModelsMissing, SettingsForbid
-from app.serving.installation import Installation, layout_of, limits_of, planned
+from app.serving.installation import (
+    Installation,
+    layout_of,
+    limits_of,
+    planned,
+    problem_of,
+)
+from app.serving.on_demand import OnDemandModel, OnDemandModels
 from app.serving.replica_pool import Maker, ReplicaPool
 from app.serving.served_artifacts import ServedArtifacts
 from app.threads import in_thread, tell
@@ -47,7 +53,6 @@ from models.plan import batch_sizes
 
 LOG = structlog.get_logger(__name__)
 PROGRESS_S = 2.0
-FAILED_TO_LOAD = "the model could not be loaded or run; the log has the reason"
 
 # Creates a selection's backend on one device; main passes it in, so this module needs no torch.
 BackendFactory = Callable[[Artifact, Selection, Device], Backend]
@@ -81,6 +86,7 @@ class Installer:
         make_backend: creates the backend of a selection, on one device.
         settings: returns a model's settings, by its name.
         handlers: starts and ends handlers.
+        on_demand: loads the models that are loaded on demand.
     """
 
     def __init__(
@@ -93,9 +99,11 @@ class Installer:
         settings: Callable[[str], ModelSettings],
         *,
         handlers: HandlerInstaller,
+        on_demand: OnDemandModels,
     ) -> None:
         self._artifacts = artifacts
         self.handlers = handlers
+        self.on_demand = on_demand
         self._engine = engine
         self._pool = pool
         self._metrics = metrics
@@ -112,7 +120,7 @@ class Installer:
             model: the version.
             loaded: records its state, and finally publishes it.
         """
-        began, batch_s = time.monotonic(), dict[str, BatchTimes]()
+        began = time.monotonic()
         settings, old = self._settings(model.name), loaded.find_any(model)
         if old is None:
             loaded.record(
@@ -122,17 +130,17 @@ class Installer:
             model = model._replace(revision=old.id.revision + 1)
         try:
             served = old.digest if old is not None else None
-            artifact = await in_thread(lambda: self._artifacts.open(model.plain, served), _discard)
+            artifact = await self._open(model, served, whole=not settings.on_demand)
             if isinstance(artifact, HandlerArtifact):
                 return await self._install_handler(model, artifact, settings, loaded)
             if (misplaced := settings.misplaced(in_handler=False)) is not None:
                 raise SettingsForbid(misplaced)
             codec = await in_thread(lambda: codec_for(artifact.manifest, artifact.read), _discard)
             plan = planned(artifact, settings, self._pool.replicas)
-            steps = len(plan.places) * (2 + len(batch_sizes(plan.max_batch_size)))
-            progress = _Progress(model.plain, loaded, steps)
-            maker = self._maker(model, plan, batch_s, progress)
-            await self._pool.install_everywhere(model, maker)
+            batch_s: dict[str, BatchTimes] = {}
+            if not settings.on_demand:
+                async with self.on_demand.counted(model):
+                    batch_s = await self._bring(model, plan, loaded)
         except Exception as error:
             return await self._failed(model, loaded, error)
         manifest, selection = artifact.manifest, plan.selection
@@ -141,16 +149,19 @@ class Installer:
         layout = layout_of(manifest.outputs, codec.finish)
         contract = Contract(outputs, plan.golden.probe, codec.finish, padding, layout)
         identity = f"{artifact.digest}:{selection.label}"
-        largest = min(max(map(max, times.values())) for times in batch_s.values())
+        largest = _largest(batch_s, plan.max_batch_size)
         limits = limits_of(settings, largest)
-        self._engine.publish(model, identity, contract, batch_s, limits)
+        demand = self._demand(artifact, model, settings, loaded) if settings.on_demand else None
+        self._engine.publish(model, identity, contract, batch_s, limits, demand)
         by = artifact.signed_by
         digest = artifact.digest
         loaded.publish(
             LoadedModel(model, manifest, codec, selection, by, settings, largest, digest)
         )
+        if demand is not None:
+            loaded.record(VersionStatus(model.plain, ModelState.COLD))
         LOG.info(
-            "model_loaded",
+            "model_loaded" if demand is None else "model_on_demand",
             model=str(model),
             serves=selection.label,
             forms=self._forms(model),
@@ -161,8 +172,50 @@ class Installer:
         self._metrics.count_load(model, "loaded")
         if old is not None:
             await self._engine.retire(old.id)
+            await self.on_demand.remove(old.id)
             await self._pool.remove_everywhere(old.id)
         return Attempt.LOADED
+
+    async def _open(
+        self, model: ModelId, served: str | None, *, whole: bool
+    ) -> Artifact | HandlerArtifact:
+        """Open an artifact, and check all files of a model (`whole`) or of any handler."""
+        artifact = await in_thread(
+            lambda: self._artifacts.open(model.plain, served, whole=whole), _discard
+        )
+        if isinstance(artifact, HandlerArtifact) and not whole:
+            return await self._open(model, artifact.digest, whole=True)
+        return artifact
+
+    async def _bring(
+        self, model: ModelId, plan: Installation, loaded: LoadedModels
+    ) -> dict[str, BatchTimes]:
+        """Load and prove a version on its replicas; returns its batch times by replica."""
+        batch_s: dict[str, BatchTimes] = {}
+        steps = len(plan.places) * (2 + len(batch_sizes(plan.max_batch_size)))
+        progress = _Progress(model.plain, loaded, steps)
+        maker = self._maker(model, plan, batch_s, progress)
+        await self._pool.install_everywhere(model, maker)
+        return batch_s
+
+    def _demand(
+        self, artifact: Artifact, model: ModelId, settings: ModelSettings, loaded: LoadedModels
+    ) -> OnDemandModel:
+        """What loads a version on demand; its files are checked at each load."""
+
+        async def load() -> None:
+            checked = await self._open(model, artifact.digest, whole=True)
+            assert isinstance(checked, Artifact)  # its digest is the model's
+            plan = planned(checked, settings, self._pool.replicas)
+            batch_s = await self._bring(model, plan, loaded)
+            current = loaded.find(model.plain)
+            largest = _largest(batch_s, plan.max_batch_size)
+            if current is not None and current.id == model and current.max_batch_size != largest:
+                self._engine.adjust(model, limits_of(current.settings, largest))
+                loaded.change(dataclasses.replace(current, max_batch_size=largest))
+
+        largest_file = max((file.bytes for file in artifact.manifest.files.values()), default=0)
+        return self.on_demand.add(model, load, largest_file, settings.idle_s)
 
     async def _install_handler(
         self,
@@ -213,6 +266,7 @@ class Installer:
         if isinstance(served, LoadedHandler):
             await self.handlers.end(served)
         await self._engine.retire(installed)
+        await self.on_demand.remove(installed)
         await self._pool.remove_everywhere(installed)
         await self._release(model)
         loaded.record(VersionStatus(model, ModelState.UNLOADED))
@@ -221,9 +275,8 @@ class Installer:
 
     async def _failed(self, model: ModelId, loaded: LoadedModels, error: Exception) -> Attempt:
         """Report a version that could not be installed, and remove it from the replicas."""
-        # Only ArtifactInvalid is written for clients; torch's own messages contain paths and code.
-        known = isinstance(error, ArtifactInvalid)
-        problem = str(error) if known else FAILED_TO_LOAD
+        problem = problem_of(error)
+        known = problem == str(error)
         event, state = "model_not_loaded", ModelState.FAILED
         if loaded.serves(model.plain):
             event, state = "model_settings_not_applied", ModelState.READY
@@ -328,6 +381,11 @@ class _Progress:
         if seconds >= self._logged_s + PROGRESS_S:
             self._logged_s = seconds
             LOG.info("model_loading", model=str(self._model), step=step, seconds=round(seconds, 1))
+
+
+def _largest(batch_s: Mapping[str, BatchTimes], planned_batch: int) -> int:
+    """The largest batch that all replicas have run; without any, the planned one."""
+    return min((max(map(max, each.values())) for each in batch_s.values()), default=planned_batch)
 
 
 def _attempt(error: Exception) -> Attempt:

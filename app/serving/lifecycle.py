@@ -181,6 +181,7 @@ class Lifecycle:
             task.cancel()
         await asyncio.gather(*working, return_exceptions=True)
         await self._installer.handlers.stop()
+        await self._installer.on_demand.stop()
         await self._pool.stop()
         patience_s = max(MIN_CLOSE_S, min(CLOSE_PATIENCE_S, self.stop_left_s()))
         closed = await asyncio.gather(*(each.close(patience_s) for each in self._replicas))
@@ -220,19 +221,26 @@ class Lifecycle:
         handler = self.loaded.handler(model.name, model.version)
         if handler is not None:
             return handler.pool.works() and self.loaded.missing(handler.manifest) is None
-        return any(replica.serves(model) for replica in self._replicas)
+        return self._installer.on_demand.works(model) or any(
+            replica.serves(model) for replica in self._replicas
+        )
 
     def replica_states(self, model: ModelId | None) -> tuple[ReplicaStatus, ...]:
-        """The states of the model's replicas; a working replica without the model is `loading`."""
+        """The states of the model's replicas: one without the model is `loading`, or `cold`."""
         return tuple(
             ReplicaStatus(
                 replica.name,
                 replica.device,
-                _state(replica, model),
+                self._state(replica, model),
                 replica.models.get(model) if model is not None else None,
             )
             for replica in self._pool.hosts(model)
         )
+
+    def _state(self, replica: Replica, model: ModelId | None) -> str:
+        if replica.state is not ReplicaState.READY or model is None or model in replica.models:
+            return replica.state.value
+        return "cold" if self._installer.on_demand.is_cold(model) else "loading"
 
     async def reload(self) -> Changes:
         """Check the repository now, and try failed versions again."""
@@ -478,12 +486,6 @@ class Lifecycle:
         self.device_lost = True
         await self.drain(0.0)
         self._config.on_device_lost(fault)
-
-
-def _state(replica: Replica, model: ModelId | None) -> str:
-    if replica.state is ReplicaState.READY and model is not None and model not in replica.models:
-        return "loading"
-    return replica.state.value
 
 
 def _discard(_: object) -> None:

@@ -15,7 +15,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import structlog
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, field_validator
@@ -62,6 +62,8 @@ class Entry(BaseModel):
     python: str | None = Field(None, min_length=1)
     processes: int | None = Field(None, ge=1, le=64)
     user: str | None = Field(None, min_length=1)
+    load: Literal["always", "on-demand"] | None = None
+    idle_s: float | None = Field(None, gt=0, le=31_536_000, allow_inf_nan=False)
     weights: dict[str, Weight] | None = None
     sticky: str | None = None
 
@@ -100,6 +102,8 @@ class Entry(BaseModel):
             "user": self.user,
             "weights": self.weights and {int(each): n for each, n in self.weights.items()},
             "sticky": self.sticky,
+            "on_demand": None if self.load is None else self.load == "on-demand",
+            "idle_s": self.idle_s,
             "set_by_file": frozenset(self.model_fields_set),
             "allowed_keys": None if self.allowed_keys is None else frozenset(self.allowed_keys),
         }
@@ -260,6 +264,9 @@ class _Reader:
                 )
                 what = f"{device!r} is not a device of this server, which has {there}; {hint}"
                 self._wrong(f"[models.{name}] devices: {what}")
+        if entry.idle_s is not None and entry.load == "always":
+            what = "only a model on demand is unloaded; leave it out, or set load = 'on-demand'"
+            self._wrong(f"[models.{name}] idle_s: {what}")
         if entry.allowed_keys is not None and not self._asks_for_keys:
             what = "this server has no API keys; set TORCHLANE_API_KEYS_FILE"
             self._wrong(f"[models.{name}] allowed_keys: {what}")

@@ -47,18 +47,21 @@ class ServedArtifacts:
         self._repository = repository
         self._claims = claims
 
-    def open(self, model: ModelId, served: str | None = None) -> Artifact | HandlerArtifact:
+    def open(
+        self, model: ModelId, served: str | None = None, *, whole: bool = True
+    ) -> Artifact | HandlerArtifact:
         """Open a version in order to serve it, until `release`.
 
         Args:
             model: the version.
             served: the digest with which this process serves it already.
+            whole: whether to check all files, not only the manifest.
 
         Raises:
             ArtifactInvalid: see `Repository.open`.
             VersionChanged: if this server serves it with another digest.
         """
-        artifact = self._repository.open_any(model, served or self._served(model))
+        artifact = self._repository.open_any(model, served or self._served(model), whole=whole)
         if self._claims is not None:
             claimed = self._claims.claim(model, artifact.digest)
             if claimed != artifact.digest:

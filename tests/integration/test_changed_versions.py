@@ -135,9 +135,11 @@ async def test_unchanged_files_are_not_read_again(
     opened: list[ModelId] = []
     open_one = Repository.open_any
 
-    def counted(self: Repository, model: ModelId, served: str | None = None) -> object:
+    def counted(
+        self: Repository, model: ModelId, served: str | None = None, *, whole: bool = True
+    ) -> object:
         opened.append(model)
-        return open_one(self, model, served)
+        return open_one(self, model, served, whole=whole)
 
     monkeypatch.setattr(Repository, "open_any", counted)
     async with serving(publisher.repository, reload_s=0) as api:
@@ -250,8 +252,10 @@ class TestSeveralProcesses:
         one, two = in_two_processes(publisher)
         open_one = Repository.open_any
 
-        def overtaken(self: Repository, model: ModelId, served: str | None = None) -> object:
-            artifact = open_one(self, model, served)
+        def overtaken(
+            self: Repository, model: ModelId, served: str | None = None, *, whole: bool = True
+        ) -> object:
+            artifact = open_one(self, model, served, whole=whole)
             monkeypatch.setattr(Repository, "open_any", open_one)
             replaced(publisher)
             two.open(model)

@@ -124,7 +124,7 @@ def _summary(service: Service, name: str, loaded: Loaded | None) -> schemas.Mode
     unknown = ModelState.FAILED if problem else ModelState.UNLOADED
     newest = statuses[0].state if statuses else unknown
     state = ModelState.READY if loaded else newest
-    if isinstance(loaded, LoadedHandler):  # its models may have gone
+    if loaded is not None:  # a handler's models may have gone, and a model may be cold
         shown = (each.state for each in statuses if each.id == loaded.id.plain)
         state = next(shown, state)
     return schemas.ModelSummary(

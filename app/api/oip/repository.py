@@ -18,9 +18,14 @@ READY, UNAVAILABLE = "READY", "UNAVAILABLE"
 STATES = {  # Triton's names
     ModelState.LOADING: "LOADING",
     ModelState.READY: READY,
+    ModelState.COLD: UNAVAILABLE,  # as Triton's, until it is loaded; but a request loads it
     ModelState.DRAINING: "UNLOADING",
     ModelState.UNLOADED: UNAVAILABLE,
     ModelState.FAILED: UNAVAILABLE,
+}
+REASONS = {
+    ModelState.UNLOADED: "unloaded",
+    ModelState.COLD: "on demand: the next request loads it",
 }
 
 
@@ -68,7 +73,7 @@ def index(loaded: LoadedModels, *, only_ready: bool) -> list[IndexEntry]:
             "name": name,
             "version": str(status.id.version),
             "state": STATES[status.state],
-            "reason": status.problem or ("unloaded" * (status.state is ModelState.UNLOADED)),
+            "reason": status.problem or REASONS.get(status.state, ""),
         }
         for name in sorted(loaded.names)
         for status in reversed(loaded.statuses(name))

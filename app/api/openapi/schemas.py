@@ -9,7 +9,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from models.tensors import TensorSpec
 
-State = Literal["loading", "ready", "draining", "unloaded", "failed"]
+State = Literal["loading", "ready", "cold", "draining", "unloaded", "failed"]
 
 
 class ErrorBody(BaseModel):

@@ -79,7 +79,7 @@ const total = (row) => row.queue + row.compute;
  * @param {{state: string}[]} versions of GET /live
  */
 export function statesOf(versions) {
-  const states = ["ready", "loading", "failed"];
+  const states = ["ready", "cold", "loading", "failed"];
   const counts = states.map((state) => versions.filter((each) => each.state === state).length);
   return states.flatMap((state, index) =>
     counts[index] || !index ? [`${number(counts[index])} ${state}`] : [],

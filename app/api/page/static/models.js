@@ -9,7 +9,7 @@ import { number } from "./series.js";
 
 const IDLE_MS = 5000;
 const LOADING_MS = 1000;
-const SERVED = ["ready", "loading"];
+const SERVED = ["ready", "cold", "loading"];
 // A file has no headers, so it includes the report's policy.
 const SANDBOX = '<!doctype html><meta http-equiv="Content-Security-Policy" '
   + "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">";

@@ -120,7 +120,7 @@ async function list() {
 /** The name of the model to begin with: the default, or the first that can answer. */
 function usual(found) {
   const of = (state) => found.find((each) => each.state === state);
-  const first = found.find((each) => each.default) ?? of("ready") ?? of("loading") ?? found[0];
+  const first = found.find((each) => each.default) ?? of("ready") ?? of("cold") ?? of("loading") ?? found[0];
   return first?.name ?? "";
 }
 
@@ -197,7 +197,7 @@ async function showExample() {
 
 function isReady(model, version) {
   return model.versions.some(
-    (each) => each.state === "ready" && String(each.version) === version,
+    (each) => ["ready", "cold"].includes(each.state) && String(each.version) === version,
   );
 }
 

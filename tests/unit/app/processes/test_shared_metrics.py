@@ -83,7 +83,9 @@ def count(metrics: Metrics) -> None:
     model.count_lookups(CacheCounts(1, 2, 3))
     model.outcome("ok", 6)
     model.batch_size.observe(2)
-    metrics.add_model(MODEL, ModelGauges(*(partial(float, each) for each in (5, 7, 1, 3, 9, 0.5))))
+    metrics.add_model(
+        MODEL, ModelGauges(*(partial(float, each) for each in (5, 7, 1, 3, 9, 0.5, 0)))
+    )
     metrics.watch(lambda: True, lambda: [ServedModel(MODEL, "plan", "float32")])
     metrics.requests_open += 4
 

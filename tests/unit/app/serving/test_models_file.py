@@ -32,6 +32,8 @@ processes = 2
 user = "shop"
 weights = { 2 = 95, "3" = 0.5 }
 sticky = "header:X-User"
+load = "on-demand"
+idle_s = 600
 required = false
 
 [models."other"]
@@ -68,6 +70,8 @@ def test_file_overrides_the_defaults(file: Path) -> None:
         user="shop",
         weights={2: 95, 3: 0.5},
         sticky="header:X-User",
+        on_demand=True,
+        idle_s=600,
         set_by_file=frozenset(Entry.model_fields) - {"variant"},
     )
     assert models.of("other") == models.of("absent") == DEFAULTS
@@ -120,6 +124,7 @@ def test_model_cache_needs_the_servers_cache(file: Path) -> None:
         ("[models.a]\nweights = { new = 5 }", "'new' is not a version; a version is a number"),
         ("[models.a]\nsticky = 'header:'", 'sticky = \'header:\': use "body", "key" or'),
         ("[models.a]\nsticky = 'header:X User'", 'use "body", "key" or "header:NAME"'),
+        ("[models.a]\nload = 'always'\nidle_s = 9", "idle_s: only a model on demand is unloaded"),
         ("[models.'a b']", "[models] 'a b' is not a valid model name"),
         ("\n[models]\na = 1", "[models] 'a' must be a table, such as [models.a]"),
         ("# x\n[model.a]", "'model' is unknown; use tables such as [models.digits]"),

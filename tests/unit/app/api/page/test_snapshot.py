@@ -31,6 +31,7 @@ def served(metrics: Metrics, model: ModelId) -> None:
         waiting_bytes=0.0,
         queue_limit_bytes=0.0,
         predicted_wait_s=0.0125,
+        cold=0.0,
     )
     metrics.add_model(model, ModelGauges(*(lambda value=each: value for each in values)))
 

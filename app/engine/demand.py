@@ -1,0 +1,30 @@
+"""What the engine knows of a model that is loaded on demand."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Demand(Protocol):
+    """Loads a model when a request needs it. On the event loop.
+
+    Attributes:
+        is_cold: whether no replica has the model, or it is about to be removed from them: its items
+            wait until it is loaded.
+    """
+
+    is_cold: bool
+
+    def used(self) -> None:
+        """Count a request that needs the model."""
+
+    def ask(self, allowed_s: float) -> None:
+        """Start loading the model, which is cold, unless that has begun.
+
+        Args:
+            allowed_s: seconds until the deadline of the request.
+
+        Raises:
+            Overloaded: if there is no room for it now, or loading it takes longer.
+            ModelNotReady: if it could not be loaded a moment ago, or never fits.
+        """

@@ -1,0 +1,231 @@
+"""Which models leave for others, and what requests are told meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any, cast
+
+import pytest
+import pytest_asyncio
+
+from app.errors import ModelNotReady, Overloaded, TorchlaneError
+from app.metrics import Metrics
+from app.registry.loaded_models import LoadedModels
+from app.serving import on_demand
+from app.serving.on_demand import MIB, MemoryLimits, OnDemandModel, OnDemandModels
+from app.types import ModelId
+
+
+class Engine:
+    """Knows which models have work, and keeps the errors of waiting requests."""
+
+    def __init__(self) -> None:
+        self.busy: set[ModelId] = set()
+        self.failed: list[tuple[str, TorchlaneError]] = []
+
+    def is_unused(self, model: ModelId) -> bool:
+        return model not in self.busy
+
+    def fail_waiting(self, model: ModelId, error: TorchlaneError) -> None:
+        self.failed.append((model.name, error))
+
+    def wake(self) -> None:
+        pass
+
+
+class Pool:
+    async def remove_everywhere(self, model: ModelId) -> None:
+        pass
+
+
+def _is_warm(model: OnDemandModel) -> bool:
+    return not model.is_cold
+
+
+class Server:
+    """All models of a server with room for ten MiB, and a clock; loads take as long as told."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.engine = Engine()
+        self.loaded = LoadedModels(None)
+        self.grown = 0
+        self.models = OnDemandModels(
+            MemoryLimits(10 * MIB, 5.0),
+            cast("Any", self.engine),
+            cast("Any", Pool()),
+            self.loaded,
+            Metrics(),
+            now=lambda: self.now,
+            resident=lambda: self.grown,
+        )
+
+    def add(
+        self, name: str, mib: int, *, load_s: float = 1.0, fails: Exception | None = None
+    ) -> OnDemandModel:
+        async def load() -> None:
+            await asyncio.sleep(0)
+            if fails is not None:
+                raise fails
+            self.now += load_s
+            self.grown += mib * MIB
+
+        return self.models.add(ModelId(name, 1), load, mib * MIB, None)
+
+    async def use(self, *models: OnDemandModel, allowed_s: float = 60.0) -> None:
+        """Use one after the other, ten seconds apart."""
+        for model in models:
+            self.now += 10.0
+            model.used()
+            if model.is_cold:
+                model.ask(allowed_s)
+                await self.until(partial(_is_warm, model))
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not true():
+                await asyncio.sleep(0.001)
+
+    def warm(self, *models: OnDemandModel) -> str:
+        return "".join(each.model.name for each in models if not each.is_cold)
+
+
+@pytest_asyncio.fixture
+async def server() -> AsyncIterator[Server]:
+    it = Server()
+    yield it
+    await it.models.stop()
+
+
+async def test_the_rate_of_use_decides(server: Server) -> None:
+    a, b, c, d = (server.add(name, 3) for name in "abcd")
+    await server.use(a, a, b, c, c, d)
+    assert server.warm(a, b, c, d) == "acd"
+    await server.use(b, b, b, b)
+    assert server.warm(a, b, c, d) == "abc"
+
+
+async def test_what_takes_long_to_load_stays(server: Server) -> None:
+    slow, quick, new = server.add("s", 5, load_s=9.0), server.add("q", 5), server.add("n", 5)
+    await server.use(slow, quick, new)
+    assert server.warm(slow, quick, new) == "sn"
+
+
+async def test_large_models_leave_before_small_ones(server: Server) -> None:
+    large, small, new = server.add("l", 6), server.add("s", 1), server.add("n", 6)
+    await server.use(large, small, new)
+    assert server.warm(large, small, new) == "sn"
+
+
+async def test_earlier_uses_fade(server: Server) -> None:
+    old, new, other = (server.add(name, 5) for name in ("old", "new", "other"))
+    await server.use(*[old] * 40, *[new] * 39, other)
+    assert server.warm(old, new, other) == "newother"
+
+
+async def test_weights_are_scaled_before_they_overflow(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_demand, "MOST_WEIGHT", 4.0)
+    often, seldom, new = (server.add(name, 5) for name in "osn")
+    await server.use(*[often, often, often, seldom] * 20, new)
+    assert server.warm(often, seldom, new) == "on"
+    assert often.uses < 100
+
+
+async def test_models_with_work_stay(server: Server) -> None:
+    a, b, c = (server.add(name, 5) for name in "abc")
+    await server.use(a, a, b)
+    server.engine.busy = {a.model, b.model}
+    server.now += 60
+    with pytest.raises(Overloaded, match="no room for model c/1 now") as refused:
+        c.ask(60.0)
+    assert refused.value.retry_after_s == 1.0
+    server.engine.busy = {a.model}
+    await server.use(c)
+    assert server.warm(a, b, c) == "ac"
+
+
+async def test_a_model_that_was_just_loaded_stays(server: Server) -> None:
+    a, b = server.add("a", 6), server.add("b", 6)
+    await server.use(a)
+    server.now += 2.0
+    with pytest.raises(Overloaded, match=r"loaded less than 5 s ago") as refused:
+        b.ask(60.0)
+    assert refused.value.retry_after_s == pytest.approx(3.0)
+    server.now += 3.0
+    await server.use(b)
+    assert server.warm(a, b) == "b"
+
+
+async def test_loads_ahead_count(server: Server) -> None:
+    a, b = server.add("a", 3, load_s=4.0), server.add("b", 3, load_s=2.0)
+    await server.use(a, b)
+    for each in (a, b):
+        each.is_cold = True
+    a.ask(5.0)
+    with pytest.raises(Overloaded, match=r"model b/1 is being loaded, .* about 6\.0 s") as refused:
+        b.ask(5.9)
+    assert refused.value.retry_after_s == pytest.approx(6.0)
+    await server.until(lambda: not b.is_cold)  # it was loaded all the same
+
+
+async def test_room_that_is_lost_before_the_load(server: Server) -> None:
+    a, b = server.add("a", 6), server.add("b", 6)
+    await server.use(a)
+    server.now += 10.0
+    b.ask(60.0)
+    server.engine.busy = {a.model}  # a request arrived
+    await server.until(lambda: bool(server.engine.failed))
+    ((name, error),) = server.engine.failed
+    assert (name, type(error)) == ("b", Overloaded)
+    assert server.warm(a, b) == "a"
+
+
+async def test_models_that_are_always_loaded_count(server: Server) -> None:
+    a = server.add("a", 6)
+    always = ModelId("always", 1)
+    async with server.models.counted(always):
+        server.grown += 5 * MIB
+    with pytest.raises(ModelNotReady, match=r"takes about 6 MiB, .* always loaded 5 MiB; .* 10"):
+        a.ask(60.0)
+    await server.models.remove(always)
+    await server.use(a)
+    assert not a.is_cold
+
+
+async def test_a_failed_load_is_told_until_the_next_attempt(server: Server) -> None:
+    a = server.add("a", 1, fails=RuntimeError("/secret/path"))
+    a.ask(60.0)
+    await server.until(lambda: bool(server.engine.failed))
+    ((_, error),) = server.engine.failed
+    assert isinstance(error, ModelNotReady)
+    assert "secret" not in str(error)
+    with pytest.raises(ModelNotReady, match="could not be loaded"):
+        a.ask(60.0)
+    server.now += 10.0
+    a.ask(60.0)
+    await server.until(lambda: len(server.engine.failed) == 2)
+
+
+async def test_memory_that_was_freed_before_does_not_hide_a_model(server: Server) -> None:
+    a = server.add("a", 4)
+    a.file_bytes = MIB
+    await server.use(a)
+    a.is_cold, a.load = True, lambda: asyncio.sleep(0)  # which does not grow
+    await server.use(a)
+    assert 3.5 * MIB < a.nbytes < 4 * MIB
+    for _ in range(20):
+        a.is_cold = True
+        await server.use(a)
+    assert a.nbytes == MIB
+
+
+async def test_a_version_that_is_retired_is_not_loaded(server: Server) -> None:
+    a = server.add("a", 1)
+    a.ask(60.0)
+    await server.models.remove(a.model)
+    assert a.is_cold
+    assert not server.models.works(a.model)
