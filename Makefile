@@ -19,7 +19,8 @@ FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?=
 PYTEST_ARGS ?=
 # Each worker runs one file at a time; 1: all in one process, as --pdb and -s need. OMP_WAIT_POLICY=PASSIVE below lets
-# idle threads sleep; else the threads of two workers would spin against each other.
+# idle threads sleep; else the threads of two workers would spin against each other. OMP_NUM_THREADS=1: they have no
+# core to spare, and each small forward would wait for a second thread to be scheduled.
 TEST_WORKERS ?= 3
 ifneq ($(filter-out 1,$(TEST_WORKERS)),)
 PARALLEL := --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
@@ -94,7 +95,7 @@ test-compiled: compiled ## run the tests of the server's parts on the machine co
 
 .PHONY: test
 test: $(READY) ## run the tests, TEST_WORKERS (3) files at a time; PYTEST_ARGS='-k NAME -x': a selection, until one fails
-	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS) -m 'not soak and not compose'
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS) -m 'not soak and not compose'
 
 QUICK = OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS) -m 'not slow and not soak' \
 	  $(addprefix tests/unit/app/,access api codecs engine metrics processes registry)

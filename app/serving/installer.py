@@ -6,7 +6,8 @@ import asyncio
 import dataclasses
 import enum
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import structlog
 
@@ -53,6 +54,7 @@ from models.plan import batch_sizes
 
 LOG = structlog.get_logger(__name__)
 PROGRESS_S = 2.0
+NOTHING_KNOWN: Mapping[str, BatchTimes] = MappingProxyType({})
 
 # Creates a selection's backend on one device; main passes it in, so this module needs no torch.
 BackendFactory = Callable[[Artifact, Selection, Device], Backend]
@@ -188,13 +190,27 @@ class Installer:
         return artifact
 
     async def _bring(
-        self, model: ModelId, plan: Installation, loaded: LoadedModels
+        self,
+        model: ModelId,
+        plan: Installation,
+        loaded: LoadedModels,
+        known: Mapping[str, BatchTimes] = NOTHING_KNOWN,
     ) -> dict[str, BatchTimes]:
-        """Load and prove a version on its replicas; returns its batch times by replica."""
+        """Load and prove a version on its replicas.
+
+        Args:
+            model: the version.
+            plan: its installation.
+            loaded: shows the progress.
+            known: batch times by replica, of an earlier load of the same files.
+
+        Returns:
+            batch times by replica.
+        """
         batch_s: dict[str, BatchTimes] = {}
         steps = len(plan.places) * (2 + len(batch_sizes(plan.max_batch_size)))
         progress = _Progress(model.plain, loaded, steps)
-        maker = self._maker(model, plan, batch_s, progress)
+        maker = self._maker(model, plan, batch_s, progress, known)
         await self._pool.install_everywhere(model, maker)
         return batch_s
 
@@ -202,12 +218,14 @@ class Installer:
         self, artifact: Artifact, model: ModelId, settings: ModelSettings, loaded: LoadedModels
     ) -> OnDemandModel:
         """What loads a version on demand; its files are checked at each load."""
+        known: dict[str, BatchTimes] = {}
 
         async def load() -> None:
             checked = await self._open(model, artifact.digest, whole=True)
             assert isinstance(checked, Artifact)  # its digest is the model's
             plan = planned(checked, settings, self._pool.replicas)
-            batch_s = await self._bring(model, plan, loaded)
+            batch_s = await self._bring(model, plan, loaded, known)
+            known.update(batch_s)
             current = loaded.find(model.plain)
             largest = _largest(batch_s, plan.max_batch_size)
             if current is not None and current.id == model and current.max_batch_size != largest:
@@ -299,6 +317,7 @@ class Installer:
         plan: Installation,
         batch_s: dict[str, BatchTimes],
         progress: _Progress,
+        known: Mapping[str, BatchTimes],
     ) -> Maker:
         """The functions that install a proven backend on a replica.
 
@@ -307,6 +326,7 @@ class Installer:
             plan: its installation.
             batch_s: batch times by replica, filled by the replay.
             progress: receives each step.
+            known: see `_bring`.
         """
         golden, places, selection = plan.golden, plan.places, plan.selection
         buckets = batch_sizes(plan.max_batch_size)
@@ -325,16 +345,22 @@ class Installer:
             return backend
 
         def prove(replica: str, backend: Backend, between: Between) -> None:
-            def batches() -> Iterator[Arrays]:
-                for size in buckets:
+            def batches(sizes: Sequence[int]) -> Iterator[Arrays]:
+                for size in sizes:
                     progress.reached("warm", f"warming batches of {size} on {replica}")
                     yield from golden.batches([size])
 
             # A copy, because other replicas prove at the same time.
             others = tuple(proved.items())
             twin = next((name for name, each in others if backend.shares(each)), None)
-            if twin is None:
-                warmed = backend.warm_up(batches(), between)
+            if replica in known:
+                largest = max(map(max, known[replica].values()))
+                backend.warm_up(batches(sorted({1, largest})), between)
+                progress.reached("prove", f"replaying examples on {replica}")
+                golden.replay_forms(backend, between)
+                batch_s[replica] = known[replica]
+            elif twin is None:
+                warmed = backend.warm_up(batches(buckets), between)
                 progress.reached("prove", f"replaying examples on {replica}")
                 sizes = [size for size in buckets if size <= warmed.largest]
                 batch_s[replica] = golden.replay(backend, sizes, between, warmed.seconds)

@@ -21,7 +21,7 @@ from torch import nn
 from tests.artifacts import write_artifact
 from tests.e2e.server import PLAIN, Server, resident_bytes, running
 
-MODELS, BUDGET_MIB = 100, 320
+MODELS, BUDGET_MIB = 150, 640
 SECONDS, CALLERS = 120.0, 3
 HALF_LIFE = 8 * MODELS  # uses, as of the server
 

@@ -122,6 +122,24 @@ async def test_the_surplus_is_refused(tmp_path: Path) -> None:
         assert "takes about 2 MiB" in answer.json()["error"]
 
 
+@pytest.mark.usefixtures("_only_files_count")
+async def test_a_later_load_measures_nothing_again(tmp_path: Path) -> None:
+    heavy(tmp_path, "one", "other")
+    backends: list[FakeBackend] = []
+
+    def make(*_: object) -> FakeBackend:
+        backends.append(FakeBackend(lambda inputs: {"y": inputs["x"] * 2}))
+        return backends[-1]
+
+    settings = ON_DEMAND | {"model_memory": 3 << 20, "min_resident_s": 0}
+    async with serving(tmp_path, make_backend=make, **settings) as api:
+        for name in ("one", "other", "one"):
+            assert (await ask(api, name)).status_code == 200
+        first, _, again = (len(backend.batches) for backend in backends)
+        assert again < first / 2
+        assert backends[0].calls[-1] == "close"
+
+
 async def test_cached_answers_need_no_model(tmp_path: Path) -> None:
     heavy(tmp_path, "one")
     file = tmp_path / "models.toml"
