@@ -60,6 +60,7 @@ COMPILED = (
     "app/api/memory.py",
     "app/api/native/predictions.py",
     "app/api/oip/answers.py",
+    "app/api/oip/handlers.py",
     "app/api/oip/infer.py",
     "app/api/oip/requests.py",
     "app/api/oip/tensors.py",

@@ -20,11 +20,12 @@ from app.registry.loaded_models import LoadedHandler
 class HandlerAnswering(Call):
     """A call that jobs of a handler answer; `HandlerCall` reads its request."""
 
-    __slots__ = ("_handler", "_held", "_jobs", "_stop_work")
+    __slots__ = ("_handler", "_held", "_jobs", "_stop_work", "many")
     _handler: LoadedHandler
     _held: int  # bytes of the body, until the handler has answered
     _jobs: list[HandlerJob]
     _stop_work: Callable[[], None]
+    many: bool  # whether the body has items, each for a job of its own
 
     def sent(self) -> None:
         """See `Answering`; whatever still runs for the request is of no use any more."""
@@ -62,32 +63,37 @@ class HandlerAnswering(Call):
             if self.trace is not None:
                 self.trace.answered = self.trace.encoded = answered
             return 200, self.stream.headers, b""
-        headers: Headers = JSON_HEADERS
-        pieces: Iterator[Piece]
-        status = 200
-        if self.endpoint.many:
-            pieces, size = self._batch()
-        else:
-            answer = self._jobs[0].result()
-            status, size = answer.status, len(answer.body)
-            media_type = answer.media_type.encode("latin-1", "replace")
-            headers = () if status == NO_CONTENT else ((b"content-type", media_type),)
-            pieces = in_parts(memoryview(answer.body))
+        status, pieces, size = self._content()
         self._jobs = []
         limit = self.service.limits.max_answer_bytes
         check_written(size, limit)
         if size > LARGE_BYTES:
             self._counts(2 * size)
         elif self.gzip != MUST or status == NO_CONTENT:
-            return self._answered(status, (headers, b"".join(pieces)), answered)
+            return self._answered(status, _collected(pieces), answered)
         thread = None if self.gzip == NEVER else self._compress
         return LargeAnswer(
             self.service.turns,
             self._counts,
-            _with_headers(pieces, headers),
+            pieces,
             lambda headers, content: self._answered(status, (headers, content), answered),
             thread,
         )
+
+    def _content(self) -> tuple[int, Pieces, int]:
+        """Status, body with its headers, and about how many bytes it has.
+
+        Raises:
+            TorchlaneError: the reason why there is no answer.
+        """
+        if self.many:
+            pieces, size = self._batch()
+            return 200, _with_headers(pieces, JSON_HEADERS), size
+        answer = self._jobs[0].result()
+        media_type = answer.media_type.encode("latin-1", "replace")
+        headers = () if answer.status == NO_CONTENT else ((b"content-type", media_type),)
+        body = in_parts(memoryview(answer.body))
+        return answer.status, _with_headers(body, headers), len(answer.body)
 
     def _answered(self, status: int, written: Written, answered: float) -> RawAnswer:
         headers, content = written
@@ -134,6 +140,17 @@ class HandlerAnswering(Call):
 def _with_headers(pieces: Iterator[Piece], headers: Headers) -> Pieces:
     yield from pieces
     return headers
+
+
+def _collected(pieces: Pieces) -> Written:
+    """The headers and the whole body."""
+    parts: list[Piece] = []
+    while True:
+        try:
+            parts.append(next(pieces))
+        except StopIteration as end:
+            headers: Headers = end.value
+            return headers, b"".join(parts)
 
 
 def nothing() -> None:

@@ -12,6 +12,7 @@ from app.api.calls import Call
 from app.api.codings import Inflater
 from app.api.endpoints import TOP_K, Endpoint, version_number
 from app.api.handlers.answering import nothing
+from app.api.handlers.batches import Item as HandlerBody
 from app.api.handlers.batches import items_of
 from app.api.handlers.streams import HandlerStreaming
 from app.api.negotiation import check_accepted
@@ -32,6 +33,8 @@ class HandlerCall(HandlerStreaming):
 
     Attributes:
         depth: how many handlers called each other to get here.
+        parses: whether it takes long to read a large body.
+        tensors: whether the handler gets the inputs that it declares, and not the body.
         who: the caller, for the calls of the handler.
     """
 
@@ -40,6 +43,8 @@ class HandlerCall(HandlerStreaming):
         "_host_trace",
         "_waiting",
         "depth",
+        "parses",
+        "tensors",
         "who",
     )
 
@@ -53,6 +58,8 @@ class HandlerCall(HandlerStreaming):
         self._stop_work = nothing
         self._held = 0
         self._is_streaming = False
+        self.many = self.parses = self.endpoint.many
+        self.tensors = False
         self.depth = 0
         self.who: Caller | None = self._caller
 
@@ -93,7 +100,7 @@ class HandlerCall(HandlerStreaming):
     def _begin(self, body: bytes, request_id: bytes) -> Submission:
         service = self.service
         self._find_again()
-        if self.endpoint.many and not self.is_nested:
+        if self.many and not self.is_nested:
             check_accepted(self.accept, JSON)
         self._open_stream()
         submission = Submission(self.deadline, self._closed, request_id, self.arrived_at)
@@ -156,16 +163,26 @@ class HandlerCall(HandlerStreaming):
         except Overloaded as error:
             told = "requests to handlers and unfinished bodies take too much memory; try again"
             raise Overloaded(told, error.retry_after_s) from error
-        if not self.endpoint.many:
-            self._submit(submission, [(self._content_type, body)])
-            return
-        work = partial(items_of, body, self._content_type, service.limits.max_items)
-        if len(body) > LARGE_BYTES:
-            self._work(submission, work, len(body), self._submit)
+        if self.parses and len(body) > LARGE_BYTES:
+            self._work(submission, partial(self._read, body), len(body), self._submit)
         else:
-            self._submit(submission, work())
+            self._submit(submission, self._read(body))
 
-    def _submit(self, submission: Submission, bodies: Sequence[tuple[str, bytes]]) -> None:
+    def _read(self, body: bytes) -> Sequence[HandlerBody]:
+        """What a body has for the handler; called in a thread if it is large and `parses` is set.
+
+        Raises:
+            TorchlaneError: if the body is invalid.
+        """
+        if self.many:
+            return items_of(body, self._content_type, self.service.limits.max_items)
+        return [(self._content_type, body)]
+
+    def _count(self, bodies: Sequence[HandlerBody]) -> int:
+        """How many items the caller has sent."""
+        return len(bodies)
+
+    def _submit(self, submission: Submission, bodies: Sequence[HandlerBody]) -> None:
         """Give the items to the processes of the handler.
 
         Raises:
@@ -174,10 +191,11 @@ class HandlerCall(HandlerStreaming):
         self._find_again()
         if self.stream is not None and not self._handler.manifest.streams:
             raise ModelNotReady(REPLACED)
-        self._asks_for(len(bodies))
-        self._is_decoded(len(bodies))
+        count = self._count(bodies)
+        self._asks_for(count)
+        self._is_decoded(count)
         handler, query, accept = self._handler, self._query(), ""
-        if not (self.endpoint.many or self.is_nested or self.stream is not None):
+        if not (self.many or self.tensors or self.is_nested or self.stream is not None):
             accept = self.accept.decode("latin-1")
         trace, traceparent = self.trace, self._host_trace
         if trace is not None and trace.trace_id:
@@ -195,9 +213,10 @@ class HandlerCall(HandlerStreaming):
                     query=query,
                     deadline=self.deadline,
                     caller=caller,
-                    is_item=self.endpoint.many,
+                    is_item=self.many,
                     on_item=None if self.stream is None else self._add,
                     depth=self.depth,
+                    tensors=self.tensors,
                     context=self,
                 )
                 for media_type, body in bodies
@@ -225,11 +244,18 @@ class HandlerCall(HandlerStreaming):
             self._ended(submission)
 
 
-def model_or_handler(of_model: Callable[..., Call]) -> Callable[..., Call]:
+def model_or_handler(
+    of_model: Callable[..., Call],
+    of_handler: Callable[..., Call] = HandlerCall,
+    *,
+    declared: bool = False,
+) -> Callable[..., Call]:
     """What makes the calls of paths that name a model or a handler; see `Call` for the arguments.
 
     Args:
         of_model: makes those of models.
+        of_handler: makes those of handlers.
+        declared: whether only handlers that declare their tensors can be called.
     """
 
     def made(
@@ -239,10 +265,10 @@ def model_or_handler(of_model: Callable[..., Call]) -> Callable[..., Call]:
         caller: Caller | None = None,
     ) -> Call:
         loaded = service.loaded
-        if loaded.has_handlers and (
-            loaded.handler(endpoint.name, version_number(endpoint.version)) is not None
-        ):
-            return HandlerCall(service, endpoint, fields, caller)
+        if loaded.has_handlers:
+            handler = loaded.handler(endpoint.name, version_number(endpoint.version))
+            if handler is not None and not (declared and handler.tensors is None):
+                return of_handler(service, endpoint, fields, caller)
         return of_model(service, endpoint, fields, caller)
 
     return made

@@ -24,7 +24,7 @@ class HandlerStreaming(HandlerAnswering):
         Raises:
             NotAcceptable: if the caller takes none of its forms.
         """
-        if not self._handler.manifest.streams or not self.may_stream or self.endpoint.many:
+        if not self._handler.manifest.streams or not self.may_stream or self.many:
             return
         media_type = preferred(self.accept, OFFERS)
         if media_type != JSON:
@@ -54,7 +54,7 @@ class HandlerStreaming(HandlerAnswering):
 
     def _ended(self, submission: Submission) -> None:
         error: Exception | None = None
-        if not self.endpoint.many:
+        if not self.many:
             try:
                 self._jobs[0].result()
             except Exception as reason:
@@ -70,7 +70,11 @@ class HandlerStreaming(HandlerAnswering):
         else:
             if self.stream is not None:
                 self.stream.end()
-            submission.complete()
+            self._have_ended(submission)
+
+    def _have_ended(self, submission: Submission) -> None:
+        """All jobs have ended, and the only one has an answer."""
+        submission.complete()
 
     def _closed(self, submission: Submission) -> None:
         if not self._is_streaming:

@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from app.api.answers import Pieces, in_parts
 from app.api.memo import Written
-from app.api.oip.answers import outputs_in_steps
+from app.api.oip.answers import Output, outputs_in_steps
 from app.api.oip.grpc.messages import InferMessage, response_parts
+from app.api.oip.handlers import TensorCall
 from app.api.oip.infer import OipCall
-from app.api.oip.requests import RAW
+from app.api.oip.requests import RAW, InferRequest
+from app.codecs.base import Budget
+from app.codecs.declared import DeclaredTensors
 from app.codecs.places import at_once
 from app.types import Item, Outcome
 
@@ -45,13 +48,36 @@ class GrpcInferCall(OipCall):
 
     def write(self, outcomes: Sequence[Outcome]) -> Written:
         outputs = at_once(outputs_in_steps(self.model, self.request, outcomes))
-        return (), b"".join(response_parts(self.model, self.request.id, outputs))
+        return (), b"".join(response_parts(self.model.id, self.request.id, outputs))
 
     def write_large(self, outcomes: Sequence[Outcome]) -> Pieces:
         outputs = yield from outputs_in_steps(self.model, self.request, outcomes)
-        for part in response_parts(self.model, self.request.id, outputs):
+        for part in response_parts(self.model.id, self.request.id, outputs):
             yield from in_parts(memoryview(part))
         return ()
 
     def expected_bytes(self, array_bytes: int) -> int:
         return array_bytes
+
+
+class GrpcHandlerCall(TensorCall):
+    """See `HandlerCall`.
+
+    Attributes:
+        message: the received message; dropped once it has been read.
+    """
+
+    __slots__ = ("message",)
+    message: InferMessage | None
+
+    def parsed(self, body: bytes, declared: DeclaredTensors, budget: Budget) -> InferRequest:
+        if self.message is None:
+            raise RuntimeError("bug: a message was read twice")
+        request = self.message.request(budget, self.service.limits.max_body_bytes)
+        self.message = None
+        return request
+
+    def written(self, outputs: Sequence[Output]) -> Pieces:
+        for part in response_parts(self._handler.id, self.request.id, outputs):
+            yield from in_parts(memoryview(part))
+        return ()

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from app.api.answers import LargeAnswer
 from app.api.calls import admitted
 from app.api.endpoints import Endpoint
-from app.api.oip.grpc.call import ROUTE, GrpcInferCall
+from app.api.handlers.call import model_or_handler
+from app.api.oip.grpc.call import ROUTE, GrpcHandlerCall, GrpcInferCall
 from app.api.oip.grpc.messages import InferMessage
 from app.api.oip.grpc.reading import Context
 from app.api.oip.grpc.statuses import Metadata
 from app.api.oip.grpc.unary import Parts, Unary
 from app.errors import InvalidInput
 from app.telemetry.tracing import RequestTrace
+
+CALL: Any = model_or_handler(GrpcInferCall, GrpcHandlerCall, declared=True)
 
 
 class Infer(Unary):
@@ -36,8 +40,8 @@ class Infer(Unary):
         if not message.name:
             raise InvalidInput("model_name is missing")
         record.name, record.version = message.name, message.version
-        endpoint = Endpoint(ROUTE, GrpcInferCall, message.name, message.version or None, many=True)
-        call = GrpcInferCall(service, endpoint, fields, caller)
+        endpoint = Endpoint(ROUTE, CALL, message.name, message.version or None, many=True)
+        call: GrpcInferCall | GrpcHandlerCall = CALL(service, endpoint, fields, caller)
         call.message = message
         call.trace = record if record.tokens else None
         left_s = context.time_remaining()

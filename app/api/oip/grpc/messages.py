@@ -28,7 +28,7 @@ from app.api.oip.requests import (
 from app.codecs.base import Budget
 from app.codecs.values import short
 from app.errors import InvalidInput, PayloadTooLarge
-from app.registry.loaded_models import LoadedModel
+from app.types import ModelId
 
 ENVELOPE_FIELDS = 2000  # names, shapes and parameters around the items
 UNCOUNTED_BYTES = 4096  # protobuf makes at most 0.2 MB of objects of so few
@@ -215,11 +215,11 @@ def _parameters(given: Mapping[str, pb.InferParameter]) -> Parameters:
 
 
 def response_parts(
-    model: LoadedModel, request_id: str, outputs: Sequence[Output]
+    model: ModelId, request_id: str, outputs: Sequence[Output]
 ) -> Generator[bytes | memoryview, None, None]:
     """A ModelInferResponse with raw_output_contents, in parts."""
     response = pb.ModelInferResponse(
-        model_name=model.id.name, model_version=str(model.id.version), id=request_id
+        model_name=model.name, model_version=str(model.version), id=request_id
     )
     for output in outputs:
         response.outputs.add(name=output.name, datatype=output.datatype, shape=output.shape)

@@ -1,0 +1,241 @@
+"""Handlers that declare their tensors, by the Open Inference Protocol over REST and gRPC."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import numpy as np
+import pytest
+
+from app.api.oip.grpc.protos import inference_pb2 as pb
+from tests.handlers import asks, write_handler
+from tests.integration.grpc_calls import Server, numbers, refused, row, serving
+
+TENSORS: Any = {
+    "inputs": {"x": "float32[-1,2]"},
+    "outputs": {"y": "float32[-1,2]", "n": "int64[-1]"},
+}
+# What it answers depends on the first number.
+SUMS = f"""
+import numpy as np
+import torchlane
+
+class Sums(torchlane.Handler):
+    inputs = {TENSORS["inputs"]}
+    outputs = {TENSORS["outputs"]}
+
+    def predict(self, request):
+        x = request.tensors["x"]
+        assert x.dtype == np.float32
+        first, rows = x[0, 0], len(x)
+        if first == -1:
+            return {{"y": x}}
+        if first == -2:
+            return torchlane.Response("no", "text/plain", 404)
+        if first == -3:
+            return {{"y": x * np.nan, "n": [0] * rows}}
+        if first == -4:
+            raise torchlane.InvalidInput("the picture shows no face")
+        if first == -5:
+            return {{"y": x.tolist(), "n": [1.5] * rows}}
+        return {{"y": x * 2, "n": list(range(rows))}}
+"""
+PLAIN = """
+import torchlane
+
+class Plain(torchlane.Handler):
+    def predict(self, request):
+        return request.json()
+"""
+YIELDS = """
+import torchlane
+
+class Counts(torchlane.Handler):
+    inputs = {"x": "float32[-1,2]"}
+    outputs = {"y": "float32[-1]"}
+
+    async def predict(self, request):
+        first, rows = request.tensors["x"][0]
+        for number in range(int(rows)):
+            if number == first:
+                yield {"z": [number]}
+            yield {"y": [number]}
+"""
+INFER = "/v2/models/sums/infer"
+
+
+def tensor(*rows: list[float], **changes: Any) -> dict[str, Any]:
+    data = {"name": "x", "datatype": "FP32", "shape": [len(rows), 2], "data": [*rows]}
+    return {"inputs": [data | changes]}
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Server]:
+    example = asks({"x": [[1, 2]]}, {"y": [[2, 4]], "n": [0]})
+    write_handler(tmp_path, "sums", 1, SUMS, [example], entry="sums:Sums", **TENSORS)
+    write_handler(tmp_path, "plain", 1, PLAIN, [asks(1, 1)], entry="plain:Plain")
+    counts: dict[str, Any] = {"inputs": {"x": "float32[-1,2]"}, "outputs": {"y": "float32[-1]"}}
+    example = asks({"x": [[-1, 2]]}, [{"y": [0]}, {"y": [1]}])
+    write_handler(
+        tmp_path, "counts", 1, YIELDS, [example], entry="counts:Counts", streams=True, **counts
+    )
+    settings = {"default_model": "sums", "handlers": "on", "reload_s": 0, "max_items": 8000}
+    async with serving(tmp_path, **settings) as served:
+        yield served
+        served.listening.asgi.clear()
+
+
+async def posted(
+    server: Server, content: bytes | dict[str, Any], path: str = INFER, **headers: str
+) -> httpx.Response:
+    body = content if isinstance(content, bytes) else json.dumps(content).encode()
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.listening.port}") as client:
+        return await client.post(path, content=body, headers=headers)
+
+
+async def test_rest(server: Server) -> None:
+    for path in (INFER, "/v2/models/sums/versions/1/infer"):
+        answer = await posted(server, tensor([1, 2], [3, 4]) | {"id": "7"}, path)
+        assert answer.json() == {
+            "id": "7",
+            "model_name": "sums",
+            "model_version": "1",
+            "outputs": [
+                {"name": "y", "datatype": "FP32", "shape": [2, 2], "data": [2, 4, 6, 8]},
+                {"name": "n", "datatype": "INT64", "shape": [2], "data": [0, 1]},
+            ],
+        }
+    native = await posted(server, {"x": [[1, 2], [3, 4]]}, "/models/sums/predict")
+    assert native.json() == {"y": [[2, 4], [6, 8]], "n": [0, 1]}
+
+
+@pytest.mark.parametrize("rows", [2, 7000])  # the second ones are read, and checked, in threads
+async def test_binary_tensors(server: Server, rows: int) -> None:
+    octets = np.arange(2 * rows, dtype="<f4").tobytes()
+    sized = {"shape": [rows, 2], "parameters": {"binary_data_size": len(octets)}}
+    asked = tensor(**sized) | {"outputs": [{"name": "y", "parameters": {"binary_data": True}}]}
+    del asked["inputs"][0]["data"]
+    head = json.dumps(asked).encode()
+    whole = {"content-length": str(len(octets)), "inference-header-content-length": "0"}
+    for answer, shown in (
+        (
+            await posted(
+                server, head + octets, **{"Inference-Header-Content-Length": str(len(head))}
+            ),
+            1,
+        ),
+        (await posted(server, octets, **whole), 2),
+    ):
+        assert answer.status_code == 200, answer.text
+        at = int(answer.headers["inference-header-content-length"])
+        outputs = json.loads(answer.content[:at])["outputs"]
+        assert len(outputs) == shown
+        assert outputs[0]["parameters"] == {"binary_data_size": len(octets)}
+        values = np.frombuffer(answer.content[at : at + len(octets)], "<f4")
+        assert np.array_equal(values, 2 * np.arange(2 * rows))
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        (tensor([1, 2], name="z"), "expected exactly the inputs ['x'], got ['z']"),
+        (tensor([1, 2], datatype="INT64"), "input 'x' has the datatype 'INT64'"),
+        (tensor([1, 2], shape=[1, 3]), "'x': expected float32 of shape [2], got shape [3]"),
+        (tensor([1, 2], shape=[0, 2]), "the first axis, which counts the items, is 0"),
+        (tensor([1, 2], data=[1, 1e300]), "infinity, or a number too large for float32"),
+        (tensor([1, 2]) | {"outputs": [{"name": "z"}]}, "there is no output 'z'"),
+        (
+            tensor([1, 2]) | {"outputs": [{"name": "y", "parameters": {"classification": 1}}]},
+            "handlers have no classification",
+        ),
+        (tensor([-4, 2]), "the picture shows no face"),
+        (b"{", "the JSON is malformed"),
+    ],
+)
+async def test_wrong_requests(server: Server, asked: Any, why: str) -> None:
+    answer = await posted(server, asked)
+    assert answer.status_code == 400
+    assert why in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("first", "why"),
+    [
+        (-1, "the handler's answer must have exactly 'y', 'n', got 'y'"),
+        (-2, "the handler's answer must have arrays or lists by name"),
+        (-3, "the handler's output 'y' has NaN or infinity"),
+        (-5, "'n': expected int64[-1], got values of float64"),
+    ],
+)
+async def test_outputs_that_differ_are_the_handlers_mistake(
+    server: Server, first: int, why: str
+) -> None:
+    answer = await posted(server, tensor([first, 0]))
+    assert answer.status_code == 500
+    assert why in answer.json()["error"]
+    assert await server.metric("torchlane_requests_total", code="handler_outputs") == 1
+    octets = np.array([first, 0], "<f4").tobytes()
+    await refused(grpc.StatusCode.INTERNAL, server.infer(row(octets, "sums")), why)
+
+
+async def test_too_many_items_and_unwanted_answers(server: Server) -> None:
+    many = await posted(server, tensor(*[[1.0, 2.0]] * 8001))
+    assert many.status_code == 413
+    asked = tensor([1, 2]) | {"parameters": {"binary_data_output": True}}
+    assert (await posted(server, asked, accept="application/json")).status_code == 406
+
+
+async def test_grpc(server: Server) -> None:
+    octets = np.array([[1, 2], [3, 4]], "<f4").tobytes()
+    answer = await server.infer(row(octets, "sums", shape=[2, 2]))
+    assert (answer.model_name, answer.model_version) == ("sums", "1")
+    y, n = answer.raw_output_contents
+    assert [each.name for each in answer.outputs] == ["y", "n"]
+    assert np.frombuffer(y, "<f4").tolist() == [2, 4, 6, 8]
+    assert np.frombuffer(n, "<i8").tolist() == [0, 1]
+    request = row(octets, "sums", shape=[2, 2])
+    request.outputs.add(name="y")
+    assert numbers(await server.infer(request)) == [2, 4, 6, 8]
+    wrong = server.infer(row(octets, "sums"))
+    await refused(grpc.StatusCode.INVALID_ARGUMENT, wrong, "16 bytes")
+
+
+async def test_metadata_and_readiness(server: Server) -> None:
+    shown = {
+        "name": "sums",
+        "versions": ["1"],
+        "platform": "python",
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}],
+        "outputs": [
+            {"name": "y", "datatype": "FP32", "shape": [-1, 2]},
+            {"name": "n", "datatype": "INT64", "shape": [-1]},
+        ],
+    }
+    assert await server.rest("/v2/models/sums") == shown
+    metadata = await server.ask("ModelMetadata", name="sums")
+    assert isinstance(metadata, pb.ModelMetadataResponse)
+    assert [each.name for each in metadata.outputs] == ["y", "n"]
+    assert await server.rest("/v2/models/sums/ready") == {"name": "sums", "ready": True}
+    assert await server.ask("ModelReady", name="sums") == pb.ModelReadyResponse(ready=True)
+    assert [each["name"] for each in (await server.rest("/models/sums"))["inputs"]] == ["x"]
+
+
+async def test_handler_without_declarations_is_not_found(server: Server) -> None:
+    told = "if its class declares `inputs` and `outputs`"
+    for path in ("/v2/models/plain", "/v2/models/plain/ready"):
+        assert told in (await server.rest(path))["error"]
+    answer = await posted(server, tensor([1, 2]), "/v2/models/plain/infer")
+    assert (answer.status_code, told in answer.json()["error"]) == (404, True)
+    await refused(grpc.StatusCode.NOT_FOUND, server.infer(row(model="plain")), told)
+
+
+async def test_handler_that_yields_has_more_than_one_answer(server: Server) -> None:
+    answer = await posted(server, tensor([-1, 2]), "/v2/models/counts/infer")
+    assert answer.status_code == 400
+    assert "yields its answer, of which this call can have only one" in answer.json()["error"]
+    await refused(grpc.StatusCode.INVALID_ARGUMENT, server.infer(row(model="counts")), "yields")
