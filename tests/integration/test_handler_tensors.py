@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import httpx
 import numpy as np
 import pytest
 
+from app.api.oip.grpc import unread
 from app.api.oip.grpc.protos import inference_pb2 as pb
 from tests.handlers import asks, write_handler
 from tests.integration.grpc_calls import Server, numbers, refused, row, serving
@@ -58,14 +60,24 @@ import torchlane
 class Counts(torchlane.Handler):
     inputs = {"x": "float32[-1,2]"}
     outputs = {"y": "float32[-1]"}
+    made = 0
 
     async def predict(self, request):
-        first, rows = request.tensors["x"][0]
-        for number in range(int(rows)):
-            if number == first:
-                yield {"z": [number]}
-            yield {"y": [number]}
+        first, rows = map(int, request.tensors["x"][0])
+        if first == -4:
+            yield {"y": [self.made]}
+            return
+        if first == -2:
+            yield {"y": [0] * rows}
+            return
+        for number in range(rows):
+            if first == -3:
+                self.made += 1
+                yield {"y": [0] * (16 << 10)}
+                continue
+            yield {"z" if number == first else "y": [number]}
 """
+STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 INFER = "/v2/models/sums/infer"
 
 
@@ -79,10 +91,10 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
     example = asks({"x": [[1, 2]]}, {"y": [[2, 4]], "n": [0]})
     write_handler(tmp_path, "sums", 1, SUMS, [example], entry="sums:Sums", **TENSORS)
     write_handler(tmp_path, "plain", 1, PLAIN, [asks(1, 1)], entry="plain:Plain")
-    counts: dict[str, Any] = {"inputs": {"x": "float32[-1,2]"}, "outputs": {"y": "float32[-1]"}}
+    tensors: dict[str, Any] = {"inputs": {"x": "float32[-1,2]"}, "outputs": {"y": "float32[-1]"}}
     example = asks({"x": [[-1, 2]]}, [{"y": [0]}, {"y": [1]}])
     write_handler(
-        tmp_path, "counts", 1, YIELDS, [example], entry="counts:Counts", streams=True, **counts
+        tmp_path, "counts", 1, YIELDS, [example], entry="counts:Counts", streams=True, **tensors
     )
     settings = {"default_model": "sums", "handlers": "on", "reload_s": 0, "max_items": 8000}
     async with serving(tmp_path, **settings) as served:
@@ -232,6 +244,114 @@ async def test_handler_without_declarations_is_not_found(server: Server) -> None
     answer = await posted(server, tensor([1, 2]), "/v2/models/plain/infer")
     assert (answer.status_code, told in answer.json()["error"]) == (404, True)
     await refused(grpc.StatusCode.NOT_FOUND, server.infer(row(model="plain")), told)
+
+
+async def test_each_item_of_a_stream_is_an_answer(server: Server) -> None:
+    stream = opened(server)
+    last = pb.InferParameter(bool_param=True)
+    for name, numbers_of_it in (("a", [0, 1, 2]), ("b", [0])):  # one request after the other
+        request = counts(-1, len(numbers_of_it), name)
+        request.parameters["triton_enable_empty_final_response"].CopyFrom(last)
+        await stream.write(request.SerializeToString())
+        *items, end = [await told(stream) for _ in range(len(numbers_of_it) + 1)]
+        assert [numbers(each.infer_response) for each in items] == [[n] for n in numbers_of_it]
+        for each in items:
+            assert each.infer_response.id == name
+            assert not each.infer_response.parameters["triton_final_response"].bool_param
+        assert (end.infer_response.id, [*end.infer_response.outputs]) == (name, [])
+        assert end.infer_response.parameters["triton_final_response"].bool_param
+    await stream.write(counts(-1, 1).SerializeToString())
+    await stream.done_writing()
+    assert numbers((await told(stream)).infer_response) == [0]
+    assert await stream.read() is grpc.aio.EOF
+    assert await stream.code() == grpc.StatusCode.OK
+    assert await server.metric("torchlane_requests_total", route=STREAM, code="ok") == 3
+
+
+async def test_large_item_of_a_stream(server: Server) -> None:
+    stream = opened(server)
+    await stream.write(counts(-2, 100_000).SerializeToString())
+    assert len(numbers((await told(stream)).infer_response)) == 100_000
+
+
+async def test_failure_of_a_request_does_not_end_its_stream(server: Server) -> None:
+    stream = opened(server)
+    wrong = counts(-1, 1, "c")
+    wrong.inputs[0].name = "z"
+    for request, why in (
+        (wrong, "expected exactly the inputs ['x']"),
+        (row(model="plain"), "if its class declares"),
+        (row(model="none"), "there is no model 'none'"),
+        (counts(0, 1, "c"), "the handler's answer must have exactly 'y', got 'z'"),
+    ):
+        await stream.write(request.SerializeToString())
+        answer = await told(stream)
+        assert why in answer.error_message
+        assert answer.infer_response.id == request.id
+    await stream.write(counts(1, 2, "d").SerializeToString())  # fails after its first item
+    assert numbers((await told(stream)).infer_response) == [0]
+    assert "got 'z'" in (await told(stream)).error_message
+    await stream.write(row(model="sums").SerializeToString())
+    answer = await told(stream)
+    assert answer.infer_response.parameters["triton_final_response"].bool_param
+    assert len(answer.infer_response.outputs) == 2
+
+
+async def test_client_that_leaves_or_does_not_read_stops_the_handler(server: Server) -> None:
+    stream = opened(server)
+    await stream.write(counts(-3, 1_000_000).SerializeToString())  # each item of 64 KiB
+    await told(stream)
+    before = 0
+    while before < await made(server):  # until buffers are full
+        before = await made(server)
+        await asyncio.sleep(0.3)
+    assert before < 1000
+    assert await server.metric("torchlane_requests_in_flight") == 1
+    stream.cancel()
+    async with asyncio.timeout(10):
+        while await server.metric("torchlane_requests_in_flight"):
+            await asyncio.sleep(0.01)
+    before = await made(server)
+    await asyncio.sleep(0.3)
+    assert await made(server) == before
+
+
+async def test_client_that_does_not_read_is_cut(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unread, "PATIENCE_S", 0.3)
+    stream = opened(server)
+    await stream.write(counts(-3, 1_000_000).SerializeToString())
+    async with asyncio.timeout(20):
+        while not await server.metric("torchlane_connections_cut_total", code="answer_unread"):
+            await asyncio.sleep(0.05)
+        while await server.metric("torchlane_requests_in_flight"):
+            await asyncio.sleep(0.01)
+        with pytest.raises(grpc.aio.AioRpcError, match="does not read its answers"):
+            [each async for each in stream]
+
+
+def counts(first: float, second: float, name: str = "") -> pb.ModelInferRequest:
+    request = row(np.array([first, second], "<f4").tobytes(), "counts")
+    request.id = name
+    return request
+
+
+def opened(server: Server) -> Any:
+    return server.channel.stream_stream(STREAM)()
+
+
+async def told(stream: Any) -> pb.ModelStreamInferResponse:
+    return pb.ModelStreamInferResponse.FromString(await stream.read())
+
+
+async def made(server: Server) -> int:
+    """How many items the handler has yielded to streams of large ones."""
+    answer = await posted(
+        server, {"x": [[-4, 1]]}, "/models/counts/predict", accept="application/json"
+    )
+    (item,) = answer.json()
+    return int(item["y"][0])
 
 
 async def test_handler_that_yields_has_more_than_one_answer(server: Server) -> None:

@@ -80,7 +80,8 @@ class TensorCall(HandlerCall):
         if self._handler.manifest.streams:
             raise InvalidInput(
                 f"the handler {self._handler.id.name!r} yields its answer, of which this call can "
-                f"have only one: use POST /models/{self._handler.id.name}/predict"
+                "have only one: use the gRPC call ModelStreamInfer, or POST "
+                f"/models/{self._handler.id.name}/predict"
             )
 
     def _read(self, body: bytes) -> Sequence[HandlerBody]:

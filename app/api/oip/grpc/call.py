@@ -11,12 +11,15 @@ from app.api.oip.grpc.messages import InferMessage, response_parts
 from app.api.oip.handlers import TensorCall
 from app.api.oip.infer import OipCall
 from app.api.oip.requests import RAW, InferRequest
+from app.api.streams import PlainStream
 from app.codecs.base import Budget
 from app.codecs.declared import DeclaredTensors
 from app.codecs.places import at_once
 from app.types import Item, Outcome
 
 ROUTE = "/inference.GRPCInferenceService/ModelInfer"
+WANTS_END = "triton_enable_empty_final_response"  # Triton's parameter
+STREAM_ROUTE = "/inference.GRPCInferenceService/ModelStreamInfer"
 
 
 class GrpcInferCall(OipCall):
@@ -81,3 +84,45 @@ class GrpcHandlerCall(TensorCall):
         for part in response_parts(self._handler.id, self.request.id, outputs):
             yield from in_parts(memoryview(part))
         return ()
+
+
+class GrpcStreamCall(GrpcHandlerCall):
+    """See `HandlerCall`; a handler that yields answers with a stream of .npz files.
+
+    Attributes:
+        wants_end: whether an answer without outputs follows its items.
+    """
+
+    __slots__ = ("wants_end",)
+
+    def read_head(self, fields: Mapping[bytes, bytes]) -> None:
+        super().read_head(fields)
+        self.wants_end = False
+
+    def parsed(self, body: bytes, declared: DeclaredTensors, budget: Budget) -> InferRequest:
+        message = self.message
+        request = super().parsed(body, declared, budget)
+        self.wants_end = message is not None and message.parameters.get(WANTS_END) is True
+        return request
+
+    def check_handler(self) -> None:
+        """Check nothing: it may yield, or not."""
+
+    def _open_stream(self) -> None:
+        if self._handler.manifest.streams:
+            self.stream = PlainStream("", self._counts, self._taken, self._end)
+
+    def message_of(self, item: bytes) -> bytes:
+        """The ModelInferResponse with an item of the stream.
+
+        Raises:
+            HandlerOutputs: if the item has not the declared outputs.
+        """
+        return self._response(self.outputs(self.declared.unpacked(item)))
+
+    def end(self) -> bytes:
+        """The ModelInferResponse after all items."""
+        return self._response([])
+
+    def _response(self, outputs: Sequence[Output]) -> bytes:
+        return b"".join(response_parts(self._handler.id, self.request.id, outputs))
