@@ -150,6 +150,7 @@ async def test_binary_tensors(server: Server, rows: int) -> None:
         assert outputs[0]["parameters"] == {"binary_data_size": len(octets)}
         values = np.frombuffer(answer.content[at : at + len(octets)], "<f4")
         assert np.array_equal(values, 2 * np.arange(2 * rows))
+    assert server.listening.service.bodies.held == server.listening.service.answers.held == 0
 
 
 @pytest.mark.parametrize(

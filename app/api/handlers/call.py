@@ -155,18 +155,26 @@ class HandlerCall(HandlerStreaming):
         Raises:
             TorchlaneError: if it is rejected; nothing was run.
         """
-        service, most = self.service, self._handler.manifest.limits.body_bytes
+        most = self._handler.manifest.limits.body_bytes
         if most is not None:
             check_length(len(body), most)
-        try:
-            self._held = service.bodies.hold(len(body), 0)  # until the handler has answered
-        except Overloaded as error:
-            told = "requests to handlers and unfinished bodies take too much memory; try again"
-            raise Overloaded(told, error.retry_after_s) from error
+        self._hold(len(body))
         if self.parses and len(body) > LARGE_BYTES:
             self._work(submission, partial(self._read, body), len(body), self._submit)
         else:
             self._submit(submission, self._read(body))
+
+    def _hold(self, size: int) -> None:
+        """Count the bytes that wait for the handler's answer.
+
+        Raises:
+            Overloaded: if those of all callers are too many.
+        """
+        try:
+            self._held = self.service.bodies.hold(size, self._held)
+        except Overloaded as error:
+            told = "requests to handlers and unfinished bodies take too much memory; try again"
+            raise Overloaded(told, error.retry_after_s) from error
 
     def _read(self, body: bytes) -> Sequence[HandlerBody]:
         """What a body has for the handler; called in a thread if it is large and `parses` is set.

@@ -107,6 +107,10 @@ class TensorCall(HandlerCall):
     def _count(self, bodies: Sequence[HandlerBody]) -> int:
         return self._rows
 
+    def _submit(self, submission: Submission, bodies: Sequence[HandlerBody]) -> None:
+        self._hold(sum(len(body) for _, body in bodies))  # numbers in JSON may become larger
+        super()._submit(submission, bodies)
+
     def _have_ended(self, submission: Submission) -> None:
         if self.stream is not None:
             submission.complete()
