@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import grpc
 import httpx
 import numpy as np
 import pytest
+import pytest_asyncio
 
 from app.api.oip.grpc import unread
 from app.api.oip.grpc.protos import inference_pb2 as pb
@@ -47,6 +47,21 @@ class Sums(torchlane.Handler):
             return {{"y": x.tolist(), "n": [1.5] * rows}}
         return {{"y": x * 2, "n": list(range(rows))}}
 """
+PAIRS = """
+import time
+import torchlane
+
+class Pairs(torchlane.Handler):
+    max_batch_size = 4
+    inputs = {"x": "float32[-1,2]"}
+    outputs = {"y": "float32[-1,2]"}
+
+    def predict_batch(self, requests):
+        tensors = [request.tensors["x"] for request in requests]
+        if tensors[0][0, 0] == 0:
+            time.sleep(0.3)
+        return [{"y": x * len(requests)} if x[0, 0] < 9 else {"y": 9} for x in tensors]
+"""
 PLAIN = """
 import torchlane
 
@@ -80,18 +95,25 @@ class Counts(torchlane.Handler):
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 INFER = "/v2/models/sums/infer"
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 def tensor(*rows: list[float], **changes: Any) -> dict[str, Any]:
     data = {"name": "x", "datatype": "FP32", "shape": [len(rows), 2], "data": [*rows]}
     return {"inputs": [data | changes]}
 
 
-@pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[Server]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Server]:
+    tmp_path = tmp_path_factory.mktemp("models")
     example = asks({"x": [[1, 2]]}, {"y": [[2, 4]], "n": [0]})
     write_handler(tmp_path, "sums", 1, SUMS, [example], entry="sums:Sums", **TENSORS)
+    example = asks({"x": [[1, 2]]}, {"y": [[1, 2]]})
+    tensors: dict[str, Any] = {"inputs": {"x": "float32[-1,2]"}, "outputs": {"y": "float32[-1,2]"}}
+    tensors |= {"max_batch_size": 4, "concurrency": 1}
+    write_handler(tmp_path, "pairs", 1, PAIRS, [example], entry="pairs:Pairs", **tensors)
     write_handler(tmp_path, "plain", 1, PLAIN, [asks(1, 1)], entry="plain:Plain")
-    tensors: dict[str, Any] = {"inputs": {"x": "float32[-1,2]"}, "outputs": {"y": "float32[-1]"}}
+    tensors = {"inputs": {"x": "float32[-1,2]"}, "outputs": {"y": "float32[-1]"}}
     example = asks({"x": [[-1, 2]]}, [{"y": [0]}, {"y": [1]}])
     write_handler(
         tmp_path, "counts", 1, YIELDS, [example], entry="counts:Counts", streams=True, **tensors
@@ -188,10 +210,11 @@ async def test_wrong_requests(server: Server, asked: Any, why: str) -> None:
 async def test_outputs_that_differ_are_the_handlers_mistake(
     server: Server, first: int, why: str
 ) -> None:
+    before = await server.metric("torchlane_requests_total", code="handler_outputs")
     answer = await posted(server, tensor([first, 0]))
     assert answer.status_code == 500
     assert why in answer.json()["error"]
-    assert await server.metric("torchlane_requests_total", code="handler_outputs") == 1
+    assert await server.metric("torchlane_requests_total", code="handler_outputs") == before + 1
     octets = np.array([first, 0], "<f4").tobytes()
     await refused(grpc.StatusCode.INTERNAL, server.infer(row(octets, "sums")), why)
 
@@ -216,6 +239,23 @@ async def test_grpc(server: Server) -> None:
     assert numbers(await server.infer(request)) == [2, 4, 6, 8]
     wrong = server.infer(row(octets, "sums"))
     await refused(grpc.StatusCode.INVALID_ARGUMENT, wrong, "16 bytes")
+
+
+async def test_requests_of_a_batch_are_checked_one_by_one(server: Server) -> None:
+    path = "/v2/models/pairs/infer"
+    first = asyncio.create_task(posted(server, tensor([0, 1]), path))
+    await asyncio.sleep(0.1)  # those that come now wait, and are run together
+    answers = await asyncio.gather(
+        *(
+            posted(server, tensor(*rows), path)
+            for rows in ([[1.0, 2]], [[9.0, 2]], [[1.0, 2], [3.0, 4]])
+        )
+    )
+    assert (await first).json()["outputs"][0]["data"] == [0, 1]
+    one, wrong, two = (each.json() for each in answers)
+    assert one["outputs"][0]["data"] == [3, 6]
+    assert "'y': expected float32[-1,2], got the shape []" in wrong["error"]
+    assert (two["outputs"][0]["shape"], two["outputs"][0]["data"]) == ([2, 2], [3, 6, 9, 12])
 
 
 async def test_metadata_and_readiness(server: Server) -> None:
@@ -248,6 +288,7 @@ async def test_handler_without_declarations_is_not_found(server: Server) -> None
 
 
 async def test_each_item_of_a_stream_is_an_answer(server: Server) -> None:
+    before = await server.metric("torchlane_requests_total", route=STREAM, code="ok")
     stream = opened(server)
     last = pb.InferParameter(bool_param=True)
     for name, numbers_of_it in (("a", [0, 1, 2]), ("b", [0])):  # one request after the other
@@ -266,7 +307,7 @@ async def test_each_item_of_a_stream_is_an_answer(server: Server) -> None:
     assert numbers((await told(stream)).infer_response) == [0]
     assert await stream.read() is grpc.aio.EOF
     assert await stream.code() == grpc.StatusCode.OK
-    assert await server.metric("torchlane_requests_total", route=STREAM, code="ok") == 3
+    assert await server.metric("torchlane_requests_total", route=STREAM, code="ok") == before + 3
 
 
 async def test_large_item_of_a_stream(server: Server) -> None:
