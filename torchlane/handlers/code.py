@@ -70,7 +70,7 @@ class Code:
         self.is_async = self.yields or inspect.iscoroutinefunction(predict)
         self._predict = predict
         self._model = _model_of(predict, settings.entry, is_batch=self._is_batch)
-        self.inputs, self.outputs = _declared(handler, settings.entry)
+        self.inputs, self.outputs = _tensors_of(handler, settings.entry)
         if self.inputs and self._model is not None:
             raise HandlerInvalid(
                 f"{settings.entry} declares `inputs`, and {name} takes a pydantic model; use "
@@ -168,7 +168,7 @@ def _handler_of(settings: Settings) -> Handler:
     return kind()
 
 
-def _declared(handler: Handler, entry: str) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+def _tensors_of(handler: Handler, entry: str) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
     """The inputs and outputs that a class declares; both are empty if it declares none."""
     try:
         inputs = read_tensors(handler.inputs, f"{entry}.inputs")

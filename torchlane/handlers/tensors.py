@@ -146,7 +146,7 @@ def _array(name: str, value: Any, tensor: Tensor) -> np.ndarray[Any, Any]:
     ):
         raise ValueError(f"{expected} the shape {[*array.shape]}")
     with np.errstate(over="ignore"):
-        converted = np.ascontiguousarray(array, tensor.dtype)
-    if converted.dtype.kind in "iu" and not np.array_equal(converted, array):
+        result = np.ascontiguousarray(array, tensor.dtype)
+    if result.dtype.kind in "iu" and not np.array_equal(result, array):
         raise ValueError(f"{expected} numbers that are out of its range")
-    return converted
+    return result

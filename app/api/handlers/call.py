@@ -256,14 +256,14 @@ def model_or_handler(
     of_model: Callable[..., Call],
     of_handler: Callable[..., Call] = HandlerCall,
     *,
-    declared: bool = False,
+    with_tensors: bool = False,
 ) -> Callable[..., Call]:
     """What makes the calls of paths that name a model or a handler; see `Call` for the arguments.
 
     Args:
         of_model: makes those of models.
         of_handler: makes those of handlers.
-        declared: whether only handlers that declare their tensors can be called.
+        with_tensors: whether only handlers that declare their tensors can be called.
     """
 
     def made(
@@ -275,7 +275,7 @@ def model_or_handler(
         loaded = service.loaded
         if loaded.has_handlers:
             handler = loaded.handler(endpoint.name, version_number(endpoint.version))
-            if handler is not None and not (declared and handler.tensors is None):
+            if handler is not None and not (with_tensors and handler.tensors is None):
                 return of_handler(service, endpoint, fields, caller)
         return of_model(service, endpoint, fields, caller)
 

@@ -16,7 +16,7 @@ from app.api.oip.routes import add_oip
 def endpoints() -> tuple[Endpoint, ...]:
     """The endpoints of infer calls, which share the known heads."""
     of_model = partial(InferCall, KnownHeads())
-    call = model_or_handler(of_model, InferHandlerCall, declared=True)
+    call = model_or_handler(of_model, InferHandlerCall, with_tensors=True)
     return tuple(
         Endpoint(route, call, many=True)
         for route in ("/v2/models/{name}/infer", "/v2/models/{name}/versions/{version}/infer")

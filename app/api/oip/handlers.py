@@ -33,18 +33,18 @@ class TensorCall(HandlerCall):
         request: the request in the body, without its inputs, once it has been read.
     """
 
-    __slots__ = ("_arrays", "_declared", "_rows", "request")
+    __slots__ = ("_arrays", "_rows", "_signature", "request")
 
     def read_head(self, fields: Mapping[bytes, bytes]) -> None:
         super().read_head(fields)
         self.many = False
         self.parses = self.tensors = True
         self.request = RAW
-        self._declared: DeclaredTensors | None = None
+        self._signature: DeclaredTensors | None = None
         self._rows = 0
         self._arrays: Arrays = {}
 
-    def parsed(self, body: bytes, declared: DeclaredTensors, budget: Budget) -> InferRequest:
+    def parsed(self, body: bytes, signature: DeclaredTensors, budget: Budget) -> InferRequest:
         """The request in a body.
 
         Raises:
@@ -57,18 +57,18 @@ class TensorCall(HandlerCall):
         raise NotImplementedError
 
     @property
-    def declared(self) -> DeclaredTensors:
+    def signature(self) -> DeclaredTensors:
         """What the handler declares."""
-        if self._declared is None:
+        if self._signature is None:
             raise RuntimeError("bug: the handler of a call is asked for before it was looked up")
-        return self._declared
+        return self._signature
 
     def _find(self) -> None:
         super()._find()
-        declared = self._handler.tensors
-        if declared is None or (self._declared is not None and self._declared is not declared):
+        signature = self._handler.tensors
+        if signature is None or (self._signature is not None and self._signature is not signature):
             raise ModelNotReady(REPLACED)
-        self._declared = declared
+        self._signature = signature
         self.check_handler()
 
     def check_handler(self) -> None:
@@ -85,17 +85,17 @@ class TensorCall(HandlerCall):
             )
 
     def _read(self, body: bytes) -> Sequence[HandlerBody]:
-        declared, most = self.declared, self.service.limits.max_items
-        request = self.parsed(body, declared, Budget(is_left=self._has_left))
-        arrays = arrays_of(declared.inputs, request.inputs, most)
-        check_outputs(declared.outputs, request)
+        signature, most = self.signature, self.service.limits.max_items
+        request = self.parsed(body, signature, Budget(is_left=self._has_left))
+        arrays = arrays_of(signature.inputs, request.inputs, most)
+        check_outputs(signature.outputs, request)
         if any(each.classes for each in request.outputs or ()):
             raise InvalidInput("handlers have no classification; request the tensor")
         self.request = request._replace(inputs=())  # inputs may keep the whole body alive
         self.check_request()
         self.deadline = min(self.deadline, self.arrived_at + request.timeout_s)
         self._rows = request.inputs[0].shape[0]
-        return [(NPZ, declared.packed(arrays))]
+        return [(NPZ, signature.packed(arrays))]
 
     def check_request(self) -> None:
         """Check what was read.
@@ -131,7 +131,7 @@ class TensorCall(HandlerCall):
     def _unpacked(self, answer: HandlerAnswer) -> Arrays:
         if answer.media_type != NPZ:
             raise HandlerOutputs("the handler's answer has no outputs")
-        return self.declared.unpacked(answer.body)
+        return self.signature.unpacked(answer.body)
 
     def _keep(self, submission: Submission, arrays: Arrays) -> None:
         self._arrays = arrays
@@ -139,7 +139,7 @@ class TensorCall(HandlerCall):
 
     def outputs(self, arrays: Arrays) -> list[Output]:
         """The requested outputs among all."""
-        return outputs_of(self.declared.outputs, self.request, arrays)
+        return outputs_of(self.signature.outputs, self.request, arrays)
 
     def _content(self) -> tuple[int, Pieces, int]:
         outputs = self.outputs(self._arrays)
@@ -156,11 +156,11 @@ class InferHandlerCall(TensorCall):
         super().read_head(fields)
         self._json_bytes = json_bytes_of(fields)
 
-    def parsed(self, body: bytes, declared: DeclaredTensors, budget: Budget) -> InferRequest:
+    def parsed(self, body: bytes, signature: DeclaredTensors, budget: Budget) -> InferRequest:
         if self._json_bytes == 0:
-            return RAW._replace(inputs=(_only_input(declared, body),))
+            return RAW._replace(inputs=(_only_input(signature, body),))
         most = self.service.limits.max_items
-        return parse_body(declared, body, self._json_bytes, most, budget)
+        return parse_body(signature, body, self._json_bytes, most, budget)
 
     def check_request(self) -> None:
         check_answer(self.accept, self.request)
@@ -169,10 +169,10 @@ class InferHandlerCall(TensorCall):
         return write_large_answer(self._handler.id, self.request, outputs)
 
 
-def _only_input(declared: DeclaredTensors, body: bytes) -> Tensor:
+def _only_input(signature: DeclaredTensors, body: bytes) -> Tensor:
     """The input whose bytes are the whole body."""
-    spec = declared.inputs[0]
-    if len(declared.inputs) > 1 or not spec.is_fixed:
+    spec = signature.inputs[0]
+    if len(signature.inputs) > 1 or not spec.is_fixed:
         raise InvalidInput(
             f"{HEADER_LENGTH} is 0, so the body must be the bytes of the only input, of fixed "
             "shape, but the handler has no such input"

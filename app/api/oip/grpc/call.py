@@ -73,7 +73,7 @@ class GrpcHandlerCall(TensorCall):
     __slots__ = ("message",)
     message: InferMessage | None
 
-    def parsed(self, body: bytes, declared: DeclaredTensors, budget: Budget) -> InferRequest:
+    def parsed(self, body: bytes, signature: DeclaredTensors, budget: Budget) -> InferRequest:
         if self.message is None:
             raise RuntimeError("bug: a message was read twice")
         request = self.message.request(budget, self.service.limits.max_body_bytes)
@@ -99,9 +99,9 @@ class GrpcStreamCall(GrpcHandlerCall):
         super().read_head(fields)
         self.wants_end = False
 
-    def parsed(self, body: bytes, declared: DeclaredTensors, budget: Budget) -> InferRequest:
+    def parsed(self, body: bytes, signature: DeclaredTensors, budget: Budget) -> InferRequest:
         message = self.message
-        request = super().parsed(body, declared, budget)
+        request = super().parsed(body, signature, budget)
         self.wants_end = message is not None and message.parameters.get(WANTS_END) is True
         return request
 
@@ -118,7 +118,7 @@ class GrpcStreamCall(GrpcHandlerCall):
         Raises:
             HandlerOutputs: if the item has not the declared outputs.
         """
-        return self._response(self.outputs(self.declared.unpacked(item)))
+        return self._response(self.outputs(self.signature.unpacked(item)))
 
     def end(self) -> bytes:
         """The ModelInferResponse after all items."""

@@ -21,7 +21,7 @@ from app.errors import InvalidInput
 from app.telemetry.tracing import RequestTrace
 
 GrpcCall: TypeAlias = GrpcInferCall | GrpcHandlerCall
-CALL = model_or_handler(GrpcInferCall, GrpcHandlerCall, declared=True)
+CALL = model_or_handler(GrpcInferCall, GrpcHandlerCall, with_tensors=True)
 
 
 class Infer(Unary):

@@ -26,7 +26,7 @@ from app.errors import Abandoned, TorchlaneError
 from app.telemetry.tracing import CLIENT_GONE, RequestTrace
 from app.threads import in_thread
 
-CALL = model_or_handler(GrpcInferCall, GrpcStreamCall, declared=True)
+CALL = model_or_handler(GrpcInferCall, GrpcStreamCall, with_tensors=True)
 IS_LAST = "triton_final_response"  # Triton's parameter of answers
 RESPONSE = 2  # field of a ModelStreamInferResponse
 
@@ -82,9 +82,9 @@ class StreamInfer(Unary):
         """
         record = self._begun(fields, context)
         record.bytes_in = len(body)
-        status, outcome, told = CLIENT_GONE, Abandoned.code, pb.ModelInferResponse()
+        status, outcome, echo = CLIENT_GONE, Abandoned.code, pb.ModelInferResponse()
         try:
-            await self._answer(context, fields, record, body, told)
+            await self._answer(context, fields, record, body, echo)
             status, outcome = 200, "ok"
         except BaseError:
             raise
@@ -94,7 +94,7 @@ class StreamInfer(Unary):
             if isinstance(error, Abandoned):
                 raise
             message = pb.ModelStreamInferResponse(error_message=refusal.details)
-            message.infer_response.CopyFrom(told)
+            message.infer_response.CopyFrom(echo)
             await self._parts.unread.write(context, message.SerializeToString())
         finally:
             self._count(record, fields, status, outcome)
@@ -105,9 +105,9 @@ class StreamInfer(Unary):
         fields: Mapping[bytes, bytes],
         record: RequestTrace,
         body: bytes,
-        told: pb.ModelInferResponse,
+        echo: pb.ModelInferResponse,
     ) -> None:
-        """Write the answers to a request; `told` gets its id.
+        """Write the answers to a request; `echo` gets its id.
 
         Raises:
             TorchlaneError: the reason why there is none, or not one more.
@@ -115,7 +115,7 @@ class StreamInfer(Unary):
         service = self._parts.service
         caller = admitted(service, fields)
         message = InferMessage(body, service.limits.max_items)
-        told.id = message.id
+        echo.id = message.id
         call = opened(CALL, service, message, fields, caller, record)
         try:
             submission = call.begin(body, record.request_id)

@@ -62,8 +62,8 @@ def test_texts_that_are_wrong(texts: Any, why: str) -> None:
     ],
 )
 def test_request_has_arrays_of_the_declared_dtypes(body: bytes) -> None:
-    found = arrays(body, NPZ if body[:1] == b"P" else "")
-    assert {name: (str(each.dtype), each.tolist()) for name, each in found.items()} == {
+    result = arrays(body, NPZ if body[:1] == b"P" else "")
+    assert {name: (str(each.dtype), each.tolist()) for name, each in result.items()} == {
         "x": ("float32", [[1, 2], [3, 4]]),
         "n": ("uint8", [1, 2]),
     }
@@ -94,12 +94,12 @@ def test_file_that_is_damaged_or_unpacks_to_too_much(monkeypatch: pytest.MonkeyP
     for body in (b"no", pickled.getvalue()):
         with pytest.raises(InvalidInput, match=r"no \.npz file"):
             arrays(body)
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+    archive_file = io.BytesIO()
+    with zipfile.ZipFile(archive_file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x.npy", bytes(10_000))
     monkeypatch.setattr(tensors, "TO_HANDLER_BYTES", 9_999)
     with pytest.raises(InvalidInput, match="unpacks to 10000 bytes, at most 9999"):
-        arrays(packed.getvalue())
+        arrays(archive_file.getvalue())
 
 
 def test_class_without_declarations_has_no_tensors() -> None:
@@ -109,8 +109,8 @@ def test_class_without_declarations_has_no_tensors() -> None:
 
 def test_answer_is_converted_to_the_declared_outputs() -> None:
     outputs = read_tensors({"boxes": "float32[-1,-1,4]", "ok": "bool[-1]"}, "outputs")
-    found = outputs_of({"ok": [True, False], "boxes": np.zeros((2, 0, 4))}, outputs)
-    assert [(str(each.dtype), each.shape) for each in found.values()] == [
+    result = outputs_of({"ok": [True, False], "boxes": np.zeros((2, 0, 4))}, outputs)
+    assert [(str(each.dtype), each.shape) for each in result.values()] == [
         ("float32", (2, 0, 4)),
         ("bool", (2,)),
     ]
