@@ -38,6 +38,7 @@ TorchlaneError
 |   |-- BackendFailed          (6) the model, or its replicas, failed on this item
 |   |-- NonFiniteOutput        (6) the model returned NaN or infinity
 |   |-- InvalidItem            (2) the item does not fit the manifest, and fails alone
+|   |-- HandlerOutputs         (7) the answer of a handler does not fit the outputs it declares
 |   |-- HandlerFailed          (7) the code of a handler raised an exception, or cannot be loaded
 |   |-- HandlerDied            (7) the process of a handler ended before it answered
 |   `-- HandlerMemory          (7) the process of a handler was ended: it took too much memory
@@ -292,6 +293,12 @@ class HandlerFailed(ItemFailed):
     def __init__(self, message: str, reason: str = "") -> None:
         super().__init__(message)
         self.reason = reason
+
+
+class HandlerOutputs(ItemFailed):
+    """The answer of a handler does not fit the outputs that its class declares."""
+
+    code = "handler_outputs"
 
 
 class HandlerDied(ItemFailed):

@@ -12,6 +12,7 @@ import json
 import math
 import re
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -19,8 +20,8 @@ from pydantic import Field, JsonValue, model_validator
 
 from models.archive import ArchiveError, check_archive, read_entries
 from models.manifest import DIGEST_FILE, MANIFEST_FILE, SIGNATURE_FILE, FileDigest
-from models.parts import Part
-from models.tensors import FileName, Name
+from models.parts import Part, is_empty
+from models.tensors import MAX_SIZE, Dimension, FileName, Name, TensorSpec
 
 CODE_FILE = "handler.zip"
 MAX_CODE_BYTES = 256 << 20  # code, and small files that it reads; weights belong into models
@@ -95,6 +96,14 @@ class HandlerManifest(Part):
         default=None, description="JSON schema of the bodies that it takes; null: any"
     )
     streams: bool = Field(default=False, description="whether it yields its answer")
+    inputs: tuple[TensorSpec, ...] = Field(
+        default=(),
+        exclude_if=is_empty,
+        description="that it declares, for the Open Inference Protocol; empty: none",
+    )
+    outputs: tuple[TensorSpec, ...] = Field(
+        default=(), exclude_if=is_empty, description="likewise, of its answers"
+    )
     limits: HandlerLimits
     golden: tuple[HandlerExample, ...] = Field(min_length=1)
     python_version: str
@@ -120,11 +129,40 @@ class HandlerManifest(Part):
             raise ValueError(f"each model may be named once, got {names}")
         if self.model in names:
             raise ValueError(f"the handler {self.model!r} cannot call itself")
+        if bool(self.inputs) != bool(self.outputs):
+            raise ValueError("it has only one of inputs and outputs")
+        for tensors in (self.inputs, self.outputs):
+            if len({each.name for each in tensors}) != len(tensors):
+                raise ValueError(f"each tensor has one name, got {[each.name for each in tensors]}")
         return self
 
     def public(self) -> dict[str, JsonValue]:
         """Return the part for clients, without examples and digests."""
         return self.model_dump(mode="json", exclude={"golden", "files"})
+
+
+def declared_tensors(
+    tensors: Mapping[str, tuple[str, tuple[int, ...]]],
+) -> tuple[TensorSpec, ...]:
+    """The inputs or outputs of a handler, whose free axes have any size.
+
+    Args:
+        tensors: dtype and shape, by name.
+
+    Raises:
+        ValidationError: a model cannot have them, either.
+    """
+    return tuple(
+        TensorSpec.model_validate(
+            {
+                "name": name,
+                "dtype": dtype,
+                "shape": shape,
+                "dimensions": [Dimension(most=MAX_SIZE)] * shape[1:].count(-1),
+            }
+        )
+        for name, (dtype, shape) in tensors.items()
+    )
 
 
 def is_handler(text: bytes) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import platform
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,10 +18,12 @@ from models.handlers import (
     HandlerExample,
     HandlerLimits,
     HandlerManifest,
+    declared_tensors,
     pack_code,
 )
 from models.manifest import DIGEST_FILE, MANIFEST_FILE, SCHEMA_VERSION
 from tests.artifacts import replace_manifest
+from torchlane.handlers.tensors import read_tensors
 
 JSON = "application/json"
 
@@ -51,6 +53,8 @@ def write_handler(
     *,
     entry: str = "shop:Shop",
     streams: bool = False,
+    inputs: Mapping[str, str] | None = None,
+    outputs: Mapping[str, str] | None = None,
     **limits: Any,
 ) -> Path:
     """Write root/name/version; the source becomes the module that `entry` names."""
@@ -83,6 +87,8 @@ def write_handler(
         entry=entry,
         models=tuple(CalledModel(name=each) for each in models),
         streams=streams,
+        inputs=declared_tensors(read_tensors(inputs or {}, "inputs")),
+        outputs=declared_tensors(read_tensors(outputs or {}, "outputs")),
         limits=HandlerLimits(**{"memory_bytes": 1 << 30, **limits}),
         golden=tuple(golden),
         python_version=platform.python_version(),

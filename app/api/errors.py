@@ -40,6 +40,7 @@ STATUS: dict[type[errors.TorchlaneError], int] = {
     errors.NonFiniteOutput: 500,
     errors.InvalidItem: 422,
     errors.HandlerFailed: 500,
+    errors.HandlerOutputs: 500,
     errors.HandlerDied: 500,
     errors.HandlerMemory: 500,
     errors.HandlerTimeout: 504,

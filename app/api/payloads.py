@@ -16,6 +16,7 @@ from app.codecs.base import (
     TEXT,
     Budget,
     Codec,
+    Marks,
     at_index,
     check_count,
 )
@@ -293,7 +294,7 @@ def _item_of_parts(
     return codec.decode(value, budget)
 
 
-def check_marks(body: bytes, codec: Codec, items: int, budget: Budget, more: int = 4) -> None:
+def check_marks(body: bytes, codec: Marks, items: int, budget: Budget, more: int = 4) -> None:
     """Reject a body with far more lists or numbers than any valid one, before it is parsed.
 
     Lists are also counted separately: a picture has a thousand numbers per list, and building as

@@ -110,4 +110,12 @@ class Stream:
         self.end()
 
     def _written(self, item: bytes, event: bytes) -> bytes:
+        """An item, or the end of a stream that failed, as a part of the body."""
         return b"%bdata: %b\n\n" % (event, item) if self._is_sse else item + b"\n"
+
+
+class PlainStream(Stream):
+    """Items as they came, for a transport that frames them itself."""
+
+    def _written(self, item: bytes, event: bytes) -> bytes:
+        return item

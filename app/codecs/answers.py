@@ -170,7 +170,7 @@ class AnswerEncoder:
             if many and len({array.shape for array in arrays}) > 1:
                 raise NotAcceptable("the predictions differ in shape, which needs application/json")
         if media_type == NPZ:
-            files = (_npy_file(name, arrays, many=many) for name, arrays in named.items())
+            files = (npy_file(name, arrays, many=many) for name, arrays in named.items())
             yield from npz_parts(files)
             return
         (arrays,) = named.values()
@@ -192,7 +192,8 @@ def octets_of(rows: Sequence[Array]) -> Generator[memoryview, None, None]:
         yield little.reshape(-1).view(np.uint8).data
 
 
-def _npy_file(name: str, rows: Sequence[Array], *, many: bool) -> File:
+def npy_file(name: str, rows: Sequence[Array], *, many: bool) -> File:
+    """The .npy file of equal rows for an archive; without `many` of the only one."""
     head = _npy_head(rows, many=many)
     size = len(head) + sum(row.nbytes for row in rows)
     return File(name, size, chain((memoryview(head),), octets_of(rows)))

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from app.codecs.item_schema import JsonSchema
 from app.codecs.places import Places
 from app.errors import Abandoned, CallerError, PayloadTooLarge
-from app.types import Array, Arrays, Item, Note
+from app.types import Arrays, Item, Note
 from models.audio import MAX_SAMPLES
 from models.manifest import Manifest
 
@@ -171,7 +171,15 @@ def _check_sum(got: int, most: int, what: str, unit: str, advice: str = "split i
         )
 
 
-class Codec(Protocol):
+class Marks(Protocol):
+    """How many marks the JSON of a request may have."""
+
+    most_marks: int  # maximum of commas and opening brackets in the JSON of one item
+    most_lists: int  # maximum of opening brackets, without that of the item's own object
+    takes_nan: bool  # whether an input may have NaN, which is null in JSON
+
+
+class Codec(Marks, Protocol):
     """One instance per loaded model; called on the event loop, and `decode...` also in threads."""
 
     manifest: Manifest
@@ -180,10 +188,7 @@ class Codec(Protocol):
     batch_types: tuple[str, ...]  # of the answer of many items
     files: Files | None  # those that an item may be; None: it is never a file
     parts: tuple[str, ...]  # of a form that is an item, its file first; empty: a form has files
-    most_marks: int  # maximum of commas and opening brackets in the JSON of one item
-    most_lists: int  # maximum of opening brackets, without that of the item's own object
     optional: frozenset[str]  # inputs that an item may lack
-    takes_nan: bool  # whether an input may have NaN, which is null in JSON
     places: Places | None  # maps outputs to the caller's picture; None if there is nothing to map
 
     def decode(self, value: object, budget: Budget | None = None) -> Item:
@@ -223,13 +228,6 @@ class Codec(Protocol):
 
         Raises:
             InvalidInput: if a shape or a value is wrong; for a value, with the item's index.
-        """
-
-    def convert_numbers(self, name: str, numbers: list[object]) -> Array:
-        """A JSON list of numbers, flat or nested, in the dtype of an input.
-
-        Raises:
-            InvalidInput: if a number would change by more than rounding, or if lists are ragged.
         """
 
     def item_schema(self) -> JsonSchema:

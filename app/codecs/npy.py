@@ -30,10 +30,16 @@ DAMAGE = (
 )
 
 
-def read_npy(spec: TensorSpec, body: bytes, *, many: bool) -> Array:
+def read_npy(spec: TensorSpec, body: bytes, *, many: bool, may_be_empty: bool = False) -> Array:
     """The items of a file, [n, *shape] of the input's dtype; n is 1 without `many`.
 
     Header and bytes are parsed separately, so the header's claims allocate nothing.
+
+    Args:
+        spec: the input.
+        body: the file.
+        many: whether the array has a leading axis for the items.
+        may_be_empty: whether items may have no numbers, such as boxes of no object.
 
     Raises:
         InvalidInput: if the file is damaged, or the model does not accept its array.
@@ -60,7 +66,8 @@ def read_npy(spec: TensorSpec, body: bytes, *, many: bool) -> Array:
         ) from error
     rows = array if many else array[np.newaxis]
     # A header could claim billions of items that have no bytes.
-    if rows.ndim == 0 or not spec.takes(rows.shape[1:]) or (many and rows.size == 0):
+    is_empty = many and rows.size == 0 and not may_be_empty
+    if rows.ndim == 0 or not spec.takes(rows.shape[1:]) or is_empty:
         if not many:
             raise misshapen(spec, shape)
         raise InvalidInput(

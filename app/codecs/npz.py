@@ -42,7 +42,12 @@ class File(NamedTuple):
 
 
 def read_npz(
-    specs: Sequence[TensorSpec], body: bytes, *, many: bool, budget: Budget | None
+    specs: Sequence[TensorSpec],
+    body: bytes,
+    *,
+    many: bool,
+    budget: Budget | None,
+    may_be_empty: bool = False,
 ) -> dict[str, Array]:
     """The items of a file, for each input [n, *shape] of its dtype; n is 1 without `many`.
 
@@ -51,6 +56,7 @@ def read_npz(
         body: the file.
         many: whether each array has a leading axis for the items.
         budget: of the request.
+        may_be_empty: see `read_npy`.
 
     Raises:
         TooLongForLoop: on the event loop, if unpacking would take too long there.
@@ -81,7 +87,7 @@ def read_npz(
         with zipfile.ZipFile(file) as archive:
             for spec in specs:
                 data = read_entry(archive, entries[spec.name + SUFFIX])
-                arrays[spec.name] = _array(spec, data, many=many)
+                arrays[spec.name] = _array(spec, data, many=many, may_be_empty=may_be_empty)
     except DAMAGE as error:
         raise InvalidInput(f"the .npz file is damaged: {error}") from error
     counts = {name: len(array) for name, array in arrays.items()}
@@ -105,9 +111,9 @@ def _check_names(specs: Sequence[TensorSpec], names: Iterable[str]) -> None:
     )
 
 
-def _array(spec: TensorSpec, file: bytes, *, many: bool) -> Array:
+def _array(spec: TensorSpec, file: bytes, *, many: bool, may_be_empty: bool) -> Array:
     try:
-        return read_npy(spec, file, many=many)
+        return read_npy(spec, file, many=many, may_be_empty=may_be_empty)
     except InvalidInput as error:
         raise type(error)(f"{spec.name}{SUFFIX}: {error}", error.details) from error
 

@@ -54,8 +54,8 @@ class TensorCodec:
         self.takes_nan = bool(self._missing)
         places = below(manifest.inputs)
         self._below = [(spec, places[spec.name]) for spec in self._inputs if spec.name in places]
-        self.most_marks = sum(map(_most_marks, self._inputs))
-        self.most_lists = sum(map(_most_lists, self._inputs))
+        self.most_marks = sum(map(most_marks, self._inputs))
+        self.most_lists = sum(map(most_lists, self._inputs))
         self._reader: NumberReader | None = None
         self._padding = padding_of(manifest.inputs, manifest.outputs)
         self._mask = None if self._padding is None else self._padding.dimension.mask
@@ -181,10 +181,6 @@ class TensorCodec:
             for index in range(count)
         ]
 
-    def convert_numbers(self, name: str, numbers: list[object]) -> Array:
-        spec = next(each for each in self._inputs if each.name == name)
-        return convert(spec, _array(spec, numbers))
-
     def item_schema(self) -> JsonSchema:
         specs = {spec.name: spec for spec in self._inputs}
         values = {
@@ -267,12 +263,12 @@ class TensorCodec:
         return tuple(-1 if self._pads(axis) else size for axis, size in sizes)
 
 
-def _most_marks(spec: TensorSpec) -> int:
+def most_marks(spec: TensorSpec) -> int:
     """Marks of one item: a comma after each number, list and name; a bracket for each list."""
-    return math.prod(_most_sizes(spec)) + 2 * _most_lists(spec) + 4
+    return math.prod(_most_sizes(spec)) + 2 * most_lists(spec) + 4
 
 
-def _most_lists(spec: TensorSpec) -> int:
+def most_lists(spec: TensorSpec) -> int:
     """Lists of one item: the list of the first axis, its lists of the second axis, and so on."""
     sizes = _most_sizes(spec)
     return sum(math.prod(sizes[:depth]) for depth in range(len(sizes)))
@@ -305,6 +301,15 @@ def check_media_type(media_type: str, raw: tuple[str, ...]) -> None:
     if media_type not in raw:
         takes = ", ".join(("application/json", *raw))
         raise UnsupportedMediaType(f"this model accepts {takes}, not {short(media_type)}")
+
+
+def convert_numbers(spec: TensorSpec, numbers: list[object]) -> Array:
+    """Numbers of JSON, nested or flat, as an array of an input's dtype, whose shape is not checked.
+
+    Raises:
+        InvalidInput: with what was expected and what was sent.
+    """
+    return convert(spec, _array(spec, numbers))
 
 
 def numbers_of(spec: TensorSpec, value: object, *, flat: bool) -> Array:

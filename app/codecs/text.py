@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from app.codecs.base import JSON, TEXT, Budget
 from app.codecs.item_schema import JsonSchema, tensor_item
-from app.codecs.tensor import TensorCodec, check_media_type, kind
+from app.codecs.tensor import TensorCodec, check_media_type, convert_numbers, kind
 from app.codecs.values import check_values, misshapen
 from app.errors import ArtifactInvalid, InvalidInput, UnsupportedMediaType
 from app.types import Array, Item, Note
@@ -156,7 +156,7 @@ class TextCodec(TensorCodec):
             )
         if budget is not None:
             budget.ids(len(value))
-        ids = self.convert_numbers(self._ids.name, value)
+        ids = convert_numbers(self._ids, value)
         if not self._ids.takes(ids.shape):
             raise misshapen(self._ids, ids.shape)
         return _noted(self._fed(ids), Note(len(ids)), budget)

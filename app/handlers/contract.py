@@ -72,6 +72,8 @@ class HandlerRequest:
         is_item: whether it is an item of a batch, whose answers become one document.
         on_item: gets each item of a stream, on the event loop; None: a stream is one answer.
         depth: how many handlers called each other to get here.
+        tensors: whether the body is an .npz file with the inputs that the handler declares, and the
+            answer, or each item of it, must be one with its outputs.
         context: opaque here; `Plane.call` gets it with the calls that belong to this request.
     """
 
@@ -86,6 +88,7 @@ class HandlerRequest:
     is_item: bool = False
     on_item: Callable[[bytes], None] | None = None
     depth: int = 0
+    tensors: bool = False
     context: object = None
 
 

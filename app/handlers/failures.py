@@ -21,7 +21,7 @@ PASSED_ON: Mapping[str, type[errors.TorchlaneError]] = {
         *(errors.PayloadTooLarge, errors.ModelNotFound, errors.Forbidden, errors.RateLimited),
         *(errors.Overloaded, errors.ModelNotReady, errors.DeadlineExceeded),
         *(errors.BackendFailed, errors.NonFiniteOutput, errors.HandlerDied, errors.HandlerMemory),
-        *(errors.HandlerTimeout, errors.ShuttingDown),
+        *(errors.HandlerTimeout, errors.HandlerOutputs, errors.ShuttingDown),
     )
 }
 

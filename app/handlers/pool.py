@@ -294,7 +294,8 @@ class ProcessPool:
 
     def failed(self, job: Job, meta: Mapping[str, Any]) -> None:
         """See `Pool`."""
-        if text_of(meta, "code") == "handler_failed" and self._lines.allows(time.monotonic()):
+        is_failure = text_of(meta, "code") in ("handler_failed", "handler_outputs")
+        if is_failure and self._lines.allows(time.monotonic()):
             LOG.warning(
                 "handler_failed",
                 **self._labels,

@@ -159,6 +159,8 @@ class HandlerProcess:
                 meta["query"] = {name: list(each) for name, each in request.query.items()}
             if request.is_item:
                 meta["item"] = True
+            if request.tensors:
+                meta["tensors"] = True
             if request.on_item is not None:
                 meta["stream"] = True
             if index < len(waiting) - 1:

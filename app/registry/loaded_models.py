@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from app.backends.selection import Selection
 from app.codecs.base import Codec
+from app.codecs.declared import DeclaredTensors
 from app.errors import ModelNotFound, ModelNotReady, TorchlaneError
 from app.handlers.contract import HandlerPool
 from app.registry.model_settings import ModelSettings
@@ -70,6 +71,7 @@ class LoadedHandler:
 
     Attributes:
         pool: its processes.
+        tensors: its inputs and outputs; None: it declares none.
     """
 
     id: ModelId
@@ -78,6 +80,7 @@ class LoadedHandler:
     signed_by: str | None = None
     settings: ModelSettings = field(default_factory=ModelSettings)
     digest: str = ""
+    tensors: DeclaredTensors | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,6 +358,19 @@ class LoadedModels:
             return self._current_handlers.get(name)
         return self._handlers.get(ModelId(name, version))
 
+    def tensors_of(
+        self, name: str | None = None, version: int | None = None
+    ) -> LoadedModel | LoadedHandler:
+        """The loaded model for a request, or the handler if it declares its inputs and outputs.
+
+        Raises:
+            ModelNotFound, ModelNotReady: see `resolve`.
+        """
+        handler = self.handler(name, version)
+        if handler is not None and handler.tensors is not None:
+            return handler
+        return self.resolve(name, version)
+
     def is_stream(self, name: str | None, version: str | None) -> bool:
         """Whether requests with this name and version in their path may get a stream."""
         number = int(version) if version is not None and version.isdigit() else None
@@ -426,7 +442,8 @@ class LoadedModels:
             return self.why_not(name)
         return ModelNotFound(
             f"{name!r} is a handler, not a model: only POST /models/{name}/predict, "
-            f"POST /models/{name}/batch-predict and POST /predictions/{name} call it"
+            f"POST /models/{name}/batch-predict and POST /predictions/{name} call it, and the Open "
+            "Inference Protocol (/v2) if its class declares `inputs` and `outputs`"
         )
 
     def _no_default(self) -> TorchlaneError:

@@ -17,6 +17,7 @@ from typing import Literal, TypeAlias
 
 import structlog
 
+from app.codecs.declared import DeclaredTensors
 from app.errors import ArtifactInvalid, HandlerFailed, TorchlaneError
 from app.handlers.contract import HandlerAnswer, HandlerPool, HandlerRequest, HandlerSpec
 from app.metrics import Metrics
@@ -119,7 +120,8 @@ class HandlerInstaller:
             self._running[pool] = stack.pop_all()
         self._metrics.add_model(model, _gauges(pool))
         by = artifact.signed_by
-        return LoadedHandler(model, manifest, pool, by, settings, artifact.digest)
+        tensors = DeclaredTensors(manifest.inputs, manifest.outputs) if manifest.inputs else None
+        return LoadedHandler(model, manifest, pool, by, settings, artifact.digest, tensors)
 
     def adjust(self, handler: LoadedHandler, settings: ModelSettings, loaded: LoadedModels) -> None:
         """Apply at once those new settings that need no new processes."""

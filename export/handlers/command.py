@@ -28,10 +28,12 @@ from models.handlers import (
     HandlerExample,
     HandlerLimits,
     HandlerManifest,
+    declared_tensors,
     pack_code,
 )
 from models.manifest import SCHEMA_VERSION
 from torchlane.handlers.api import MAX_MEDIA_TYPE, MEDIA_TYPE
+from torchlane.handlers.tensors import read_tensors
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 CONCURRENCY = 8
@@ -166,6 +168,8 @@ def _export(
             media_types=tuple(dict.fromkeys(kinds)),
             request_schema=host.about.get("schema"),
             streams=host.about.get("streams") is True,
+            inputs=declared_tensors(read_tensors(host.about.get("inputs", {}), "inputs")),
+            outputs=declared_tensors(read_tensors(host.about.get("outputs", {}), "outputs")),
             limits=limits,
             golden=tuple(golden),
             python_version=interpreter.version,
@@ -197,6 +201,9 @@ def _rows(manifest: HandlerManifest, signature: str) -> Iterator[tuple[str, str]
     yield "runs", f"{manifest.entry}.{method}" + (", which streams" * manifest.streams)
     if manifest.request_schema is not None:
         yield "takes", str(manifest.request_schema.get("title", "a pydantic model"))
+    for part, tensors in (("inputs", manifest.inputs), ("outputs", manifest.outputs)):
+        if tensors:
+            yield part, ", ".join(f"{each.name}: {each.dtype}{[*each.shape]}" for each in tensors)
     yield "calls", ", ".join(map(str, manifest.models)) or "no model"
     limits = manifest.limits
     processes = f"{limits.processes} processes, {limits.concurrency} requests in each"

@@ -240,7 +240,7 @@ def _signature(model: str, server: str | None, returns: str | None, weights: byt
         codec, served = (info["manifest"] or {}).get("codec") or {}, info["version"]
     except (ValueError, KeyError, TypeError) as error:
         raise ExportError(f"--server {server} is not a Torchlane server") from error
-    if not inputs or not outputs:
+    if info.get("kind") == "handler" or not inputs or not outputs:
         raise UsageError(f"--model {model} is a handler, or none of its versions is loaded")
     if version and str(served) != version:
         raise UsageError(

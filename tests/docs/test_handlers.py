@@ -124,6 +124,20 @@ async def test_calls_a_model(
         assert np.asarray(Image.open(io.BytesIO(result))).tolist() == expected
 
 
+async def test_tensors_by_the_open_inference_protocol(tmp_path: Path) -> None:
+    files, repository = written(tmp_path), tmp_path / "artifacts"
+    document = await asyncio.to_thread(Path("docs/handlers.md").read_text)
+    (tmp_path / "points.json").write_text('{"points": [[3, 4], [0, 1]]}')
+    arguments = ["handler", str(files["distance.py"]), "--out", str(repository)]
+    assert main([*arguments, "--example", str(tmp_path / "points.json")], {}) == 0
+    (command,) = (line for line in document.splitlines() if "distance/infer" in line)
+    _, _, url, _, body = shlex.split(command)
+    async with serving(repository, handlers="on") as api:
+        answer = await api.client.post(url.removeprefix(":8000"), content=body)
+        (output,) = answer.json()["outputs"]
+        assert output == {"name": "distance", "datatype": "FP32", "shape": [1], "data": [5]}
+
+
 class Net(nn.Module):
     """ids [n, 4] -> [n, 2]: how many of them are 1, and how many are 2."""
 

@@ -140,7 +140,7 @@ def test_many_models_share_the_memory(tmp_path: Path, workers: str) -> None:
     hot = 1 - (warmed + seen.refused) / len(seen.asked)
     each = np.array(seen.cold_s)
     budget = BUDGET_MIB / int(workers)
-    print(
+    print(  # noqa: T201
         f"\n{len(seen.asked)} requests, {warmed:.0f} loads, {seen.refused} refused, hot {hot:.3f}; "
         f"simulated {simulated(seen.asked, mib, budget, lru=False):.3f}, "
         f"LRU {simulated(seen.asked, mib, budget, lru=True):.3f}; "

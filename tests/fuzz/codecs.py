@@ -43,7 +43,6 @@ class Thorough:
         self.decode_raw = codec.decode_raw
         self.item_schema = codec.item_schema
         self.decode_arrays = codec.decode_arrays
-        self.convert_numbers = codec.convert_numbers
         self.finish = codec.finish
         self.check_top_k = codec.check_top_k
         self.check_pictures = codec.check_pictures

@@ -24,6 +24,7 @@ from tests.integration.publishing import Publisher
 from tests.integration.test_handlers import ASKED, SHOP, TOLD
 from tests.integration.wire import request
 
+TELLS = "    def predict(self, request): return 1"
 A = "import torchlane\nclass A(torchlane.Handler):\n"
 
 
@@ -91,6 +92,8 @@ async def test_what_it_writes_is_served(tmp_path: Path) -> None:
         (A + "    models = ('a/',)", "NAME/VERSION"),
         (A + "    models = ('\\ud800',)", "NAME/VERSION"),
         (A + "    models = {['a']}", "must be written as a constant"),
+        (A + "    inputs = {}\n    outputs = {'y': 'int8[-1]'}\n" + TELLS, "declare both, or none"),
+        (A + "    inputs = {'x': 'int8'}\n" + TELLS, "shop:A.inputs['x'] is 'int8'; write a dtype"),
         (A + "    max_batch_size = " + "-" * 3000 + "1", "cannot be read as Python"),
         ("import torchlane\nclass Ä(torchlane.Handler): pass", "must be those of Python, in ASCII"),
     ],

@@ -24,6 +24,7 @@ from tests.artifacts import write_artifact
 from tests.integration.grpc_calls import (
     HEALTH,
     INFERENCE,
+    OCTETS,
     REFLECTION,
     Server,
     numbers,
@@ -198,8 +199,20 @@ class TestOtherCalls:
         await refused(Code.INVALID_ARGUMENT, malformed, "malformed")
         long = server.call(f"{INFERENCE}/ModelConfig", b"\x0a" * 70_000)
         await refused(Code.INVALID_ARGUMENT, long, "65536")
-        for path in (f"{INFERENCE}/ModelStreamInfer", "a/b"):
+        for path in (f"{INFERENCE}/CudaSharedMemoryStatus", "a/b"):
             await refused(Code.UNIMPLEMENTED, server.call(path, b""))
+
+    async def test_stream_of_requests(self, server: Server) -> None:
+        stream = server.channel.stream_stream(f"/{INFERENCE}/ModelStreamInfer")()
+        for octets in (OCTETS, OCTETS[:4], OCTETS):
+            await stream.write(row(octets).SerializeToString())
+            answer = pb.ModelStreamInferResponse.FromString(await stream.read())
+            if len(octets) < len(OCTETS):
+                assert "4 bytes" in answer.error_message
+                continue
+            assert numbers(answer.infer_response) == [2, 4]
+            assert answer.infer_response.parameters["triton_final_response"].bool_param
+        stream.cancel()
 
     async def test_the_standard_health_service(self, server: Server) -> None:
         serving = health_pb2.HealthCheckResponse.SERVING

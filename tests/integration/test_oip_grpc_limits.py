@@ -108,6 +108,8 @@ class TestAccess:
         for name in ("ModelInfer", "RepositoryModelLoad"):
             stream = held[0].channel.stream_unary(f"/{INFERENCE}/{name}")()
             await refused(Code.UNAUTHENTICATED, stream)
+        streams = held[0].channel.stream_stream(f"/{INFERENCE}/ModelStreamInfer")()
+        await refused(Code.UNAUTHENTICATED, streams.read(), "API key is required")
 
     async def test_every_attempt_counts_for_the_rate_limit(self, models: Path) -> None:
         """Messages that cannot be read count too, and are not read above the limit."""
@@ -166,6 +168,13 @@ class TestTime:
             double.gate.set()
         assert numbers(await running) == [4, 0.5]
         assert not {3, 4, 5, 6} & {value for batch in double.batches for value in batch}
+
+    async def test_stream_without_a_request_ends(self, models: Path) -> None:
+        async with serving(models, request_timeout_ms=300) as server:
+            stream = server.channel.stream_stream(f"/{INFERENCE}/ModelStreamInfer")()
+            await stream.write(row().SerializeToString())
+            assert (await stream.read()) is not grpc.aio.EOF
+            await refused(Code.DEADLINE_EXCEEDED, stream.read(), "did not arrive")
 
 
 class TestLimits:

@@ -12,8 +12,10 @@ from typing import Any, NamedTuple, TypeGuard
 
 from torchlane.handlers.api import NO_CONTENT, CallFailed, Request
 from torchlane.handlers.content import InvalidInput
-from torchlane.handlers.encoding import NotAcceptable, encode_answer
+from torchlane.handlers.encoding import Encoded, NotAcceptable, encode_answer, npz_of
 from torchlane.handlers.frames import FROM_HANDLER_BYTES, meta_of
+from torchlane.handlers.plain import json_of
+from torchlane.handlers.tensors import NPZ, OutputsDiffer, Tensor, outputs_of
 
 MAX_MESSAGE = 2000  # characters
 MAX_DETAILS = 20
@@ -36,12 +38,21 @@ ABANDONED = Answer(b'{"code":"abandoned"}')
 END_OF_STREAM = Answer(b'{"status":200,"media_type":""}')
 
 
-def answer_of(value: Any, request: Request) -> Answer:
-    """The answer that has what `predict` returned; of an exception, see `failure_of`."""
+def answer_of(value: Any, request: Request, outputs: Mapping[str, Tensor]) -> Answer:
+    """The answer that has what `predict` returned; of an exception, see `failure_of`.
+
+    Args:
+        value: that it returned.
+        request: of its caller.
+        outputs: that the handler declares.
+    """
     if isinstance(value, BaseException):
         return failure_of(value)
     try:
-        status, encoded = encode_answer(value, "" if request.is_item else request.accept)
+        if request.wants_tensors:
+            status, encoded = 200, Encoded(NPZ, npz_of(outputs_of(value, outputs)))
+        else:
+            status, encoded = encode_answer(value, "" if request.is_item else request.accept)
         if len(encoded.body) > FROM_HANDLER_BYTES:
             raise ValueError(
                 f"the answer has {len(encoded.body)} bytes, the limit is {FROM_HANDLER_BYTES}"
@@ -51,6 +62,16 @@ def answer_of(value: Any, request: Request) -> Answer:
         return Answer(meta_of({"status": status, "media_type": encoded.media_type}), encoded.body)
     except BaseException as error:  # of users' code: ends their request alone
         return failure_of(error)
+
+
+def item_of(value: Any, request: Request, outputs: Mapping[str, Tensor]) -> bytes:
+    """An item of a stream; see `answer_of` for the arguments.
+
+    Raises:
+        TypeError, ValueError: JSON has no form for it.
+        OutputsDiffer: it does not fit the outputs.
+    """
+    return npz_of(outputs_of(value, outputs)) if request.wants_tensors else json_of(value)
 
 
 def failure_of(error: BaseException) -> Answer:
@@ -102,6 +123,8 @@ def _fields_of(error: BaseException) -> dict[str, Any]:
         return {"code": "invalid_input", "error": message_of(error), "details": details}
     if isinstance(error, NotAcceptable):
         return {"code": "not_acceptable", "error": message_of(error)}
+    if isinstance(error, OutputsDiffer):
+        return {"code": "handler_outputs", "error": message_of(error)}
     return {"code": "handler_failed", "error": _told(error), "where": where(error)}
 
 

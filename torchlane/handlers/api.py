@@ -17,9 +17,14 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from torchlane.handlers.content import Content
+from torchlane.handlers.tensors import Tensor, arrays_in
+
+if TYPE_CHECKING:
+    import numpy as np
 
 FIRST_ERROR = 400
 NO_CONTENT = 204
@@ -98,7 +103,11 @@ class Request(Content):
         deadline: on `time.monotonic`; the handler is cancelled then. Each item of a stream has as
             much time as the first.
         is_item: whether it is an item of a batch.
+        wants_tensors: whether its answer must be the declared `outputs`, because it came by the
+            Open Inference Protocol.
     """
+
+    _inputs: Mapping[str, Tensor] = {}
 
     def __init__(self, body: bytes, meta: Mapping[str, Any]) -> None:
         super().__init__(body, meta.get("media_type", ""))
@@ -106,6 +115,7 @@ class Request(Content):
         self.query: Mapping[str, Sequence[str]] = meta.get("query", {})
         self.request_id: str = meta.get("request_id", "")
         self.is_item = meta.get("item") is True
+        self.wants_tensors = meta.get("tensors") is True
         self.traceparent: str = meta.get("traceparent", "")
         self._seconds: float = meta.get("timeout_ms", 0.0) / 1000
         self._renew()
@@ -113,6 +123,25 @@ class Request(Content):
     def _renew(self) -> None:
         """Begin its time again, for the next item of a stream."""
         self.deadline: float = time.monotonic() + self._seconds
+
+    @cached_property
+    def tensors(self) -> Mapping[str, np.ndarray[Any, Any]]:
+        """The `inputs` that the handler declares, by name, each an array of its dtype.
+
+        They come by the Open Inference Protocol, as an .npz file, or as JSON with lists by name,
+        such as `{"x": [[1, 2, 3, 4]]}`.
+
+        Raises:
+            InvalidInput: the body has others.
+            TypeError: the handler declares none.
+            ImportError: the handler's interpreter has no numpy.
+        """
+        if not self._inputs:
+            raise TypeError(
+                "request.tensors needs a class with `inputs` and `outputs`, such as inputs = "
+                '{"x": "float32[-1,4]"}'
+            )
+        return arrays_in(self, self._inputs)
 
     @property
     def left_s(self) -> float:
@@ -151,10 +180,16 @@ class Handler:
     Attributes:
         models: names of the models that it calls.
         max_batch_size: the most requests for one `predict_batch`.
+        inputs: dtype and shape of each tensor of `Request.tensors` by name, such as `{"x":
+            "float32[-1,4]"}`; axis 0 counts items and is -1, and so is any other axis of any size.
+            With them, clients of the Open Inference Protocol can call the handler.
+        outputs: likewise, of the dict of arrays or lists that they get; `predict` returns it.
     """
 
     models: ClassVar[tuple[str, ...]] = ()
     max_batch_size: ClassVar[int] = 1
+    inputs: ClassVar[Mapping[str, str]] = {}
+    outputs: ClassVar[Mapping[str, str]] = {}
     _served: Models
 
     def setup(self) -> Any:

@@ -10,6 +10,8 @@ import typing
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextvars import copy_context
+from importlib.util import find_spec
+from itertools import repeat
 from typing import Any
 
 from torchlane.handlers.answers import Answer, answer_of, message_of
@@ -17,6 +19,7 @@ from torchlane.handlers.api import Handler, Models, Request
 from torchlane.handlers.launch import Settings
 from torchlane.handlers.plain import json_of
 from torchlane.handlers.streams import in_thread
+from torchlane.handlers.tensors import Tensor, read_tensors
 
 MAX_SCHEMA_BYTES = 128 << 10
 
@@ -37,6 +40,8 @@ class Code:
         is_async: whether it runs on the event loop, where it can be cancelled.
         yields: whether it answers with a stream.
         schema: of the bodies that its annotation takes, as a JSON schema; None: it has none.
+        inputs: that it declares; empty if it declares no tensors.
+        outputs: likewise.
 
     Raises:
         BaseException: of its code.
@@ -65,6 +70,12 @@ class Code:
         self.is_async = self.yields or inspect.iscoroutinefunction(predict)
         self._predict = predict
         self._model = _model_of(predict, settings.entry, is_batch=self._is_batch)
+        self.inputs, self.outputs = _tensors_of(handler, settings.entry)
+        if self.inputs and self._model is not None:
+            raise HandlerInvalid(
+                f"{settings.entry} declares `inputs`, and {name} takes a pydantic model; use "
+                "request.tensors instead of the annotation"
+            )
         self.schema = None if self._model is None else _schema_of(self._model)
 
     async def set_up(self) -> None:
@@ -109,7 +120,7 @@ class Code:
 
         def finish(value: Any) -> Sequence[Answer]:
             values = _checked(value, len(arguments)) if self._is_batch else [value]
-            return [*map(answer_of, values, requests)]
+            return [*map(answer_of, values, requests, repeat(self.outputs))]
 
         argument = [*arguments] if self._is_batch else arguments[0]
         if self.is_async:
@@ -155,6 +166,24 @@ def _handler_of(settings: Settings) -> Handler:
     if not (isinstance(kind, type) and issubclass(kind, Handler)):
         raise HandlerInvalid(f"{module_name} has no class {name} that is a torchlane.Handler")
     return kind()
+
+
+def _tensors_of(handler: Handler, entry: str) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+    """The inputs and outputs that a class declares; both are empty if it declares none."""
+    try:
+        inputs = read_tensors(handler.inputs, f"{entry}.inputs")
+        outputs = read_tensors(handler.outputs, f"{entry}.outputs")
+    except ValueError as error:
+        raise HandlerInvalid(str(error)) from None
+    if bool(inputs) != bool(outputs):
+        raise HandlerInvalid(
+            f"{entry} declares only one of `inputs` and `outputs`; declare both, or none"
+        )
+    if inputs and find_spec("numpy") is None:
+        raise HandlerInvalid(
+            f"{entry} declares `inputs`, for which {sys.executable} needs numpy; install it there"
+        )
+    return inputs, outputs
 
 
 def _schema_of(model: Any) -> Mapping[str, Any] | None:

@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 from torchlane.handlers.api import FIRST_ERROR, NO_CONTENT, CallFailed, Request, Response
 from torchlane.handlers.content import Content
 from torchlane.handlers.plain import json_of
+from torchlane.handlers.tensors import NPZ
 
-JSON, NPY, NPZ, PNG = "application/json", "application/x-npy", "application/x-npz", "image/png"
+JSON, NPY, PNG = "application/json", "application/x-npy", "image/png"
 PNG_MODES = frozenset(("1", "L", "LA", "I", "I;16", "P", "RGB", "RGBA"))  # of Pillow
 BYTES = "application/octet-stream"
 SENT_AS_THEY_CAME = frozenset(("PNG", "JPEG", "WEBP", "GIF"))  # Pillow's names of what models read

@@ -18,6 +18,7 @@ from torchlane.handlers.answers import (
     Answer,
     answer_of,
     failure_of,
+    item_of,
     reason_of,
 )
 from torchlane.handlers.api import Request, Response
@@ -44,7 +45,6 @@ from torchlane.handlers.frames import (
 )
 from torchlane.handlers.launch import Settings
 from torchlane.handlers.limits import limit_process
-from torchlane.handlers.plain import json_of
 from torchlane.handlers.runs import Run
 from torchlane.handlers.streams import Flow
 
@@ -131,7 +131,9 @@ class Process(asyncio.Protocol):
         run = self._next
         if frame.number in self._runs or frame.number in run.requests:
             raise MalformedFrame(f"a second request {frame.number}")
-        run.requests[frame.number] = Request(frame.body, frame.meta)
+        request = run.requests[frame.number] = Request(frame.body, frame.meta)
+        if self._code is not None:
+            request._inputs = self._code.inputs
         if frame.meta.get("more"):
             return
         self._next = Run()
@@ -168,6 +170,9 @@ class Process(asyncio.Protocol):
         about: dict[str, Any] = {"streams": True} if code is not None and code.yields else {}
         if code is not None and code.schema is not None:
             about["schema"] = code.schema
+        if code is not None and code.inputs:
+            for part, tensors in (("inputs", code.inputs), ("outputs", code.outputs)):
+                about[part] = {name: str(each) for name, each in tensors.items()}
         return about
 
     async def prepare(self, settings: Settings) -> None:
@@ -244,16 +249,18 @@ class Process(asyncio.Protocol):
                 async for value in values:
                     if run.is_cancelled:  # which its code has ignored
                         raise asyncio.CancelledError
+                    item = item_of(value, request, code.outputs)
                     if run.streams:
-                        await flow.put(value)
+                        await flow.put(item)
                     else:
-                        collected.append(json_of(value))
+                        collected.append(item)
                         size += len(collected[-1]) + 1
                         if size > FROM_HANDLER_BYTES:  # before they take the process's memory
                             raise ValueError(f"all items have more than {FROM_HANDLER_BYTES} bytes")
                     await asyncio.sleep(0)  # its code may never wait, and others would
                 if not run.streams:
-                    return answer_of(Response(b"[%b]" % b",".join(collected), JSON), request)
+                    every = Response(b"[%b]" % b",".join(collected), JSON)
+                    return answer_of(every, request, code.outputs)
         finally:
             del self._flows[number]
         return END_OF_STREAM

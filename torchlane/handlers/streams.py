@@ -11,7 +11,6 @@ from typing import Any
 
 from torchlane.handlers.api import Request
 from torchlane.handlers.frames import FROM_HANDLER_BYTES, fits
-from torchlane.handlers.plain import json_of
 
 END = object()
 
@@ -37,13 +36,12 @@ class Flow:
             self._taken.set()
             self._request._renew()
 
-    async def put(self, value: Any) -> None:
+    async def put(self, item: bytes) -> None:
         """Send an item, once there is room for it.
 
         Raises:
-            TypeError, ValueError: JSON has no form for it, or it is too large.
+            ValueError: it is too large.
         """
-        item = json_of(value)
         if len(item) > FROM_HANDLER_BYTES:
             raise ValueError(f"an item has {len(item)} bytes, the limit is {FROM_HANDLER_BYTES}")
         while not fits(self._ahead, len(item)):

@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import ClassVar, TypeVar
 
 from app.access.guard import Caller
-from app.api.answers import LARGE_BYTES, Headers, LargeAnswer, Piece, Pieces, in_parts
+from app.api.answers import LARGE_BYTES
 from app.api.calls import Call
 from app.api.codings import Inflater
 from app.api.endpoints import TOP_K, Endpoint, version_number
-from app.api.errors import VARY, RawAnswer
-from app.api.handlers.batches import check_written, items_of, pieces_of, written_bytes
-from app.api.memo import Written
-from app.api.negotiation import MUST, NEVER, check_accepted, preferred
-from app.api.outcomes import JSON_HEADERS
+from app.api.handlers.answering import nothing
+from app.api.handlers.batches import Item as HandlerBody
+from app.api.handlers.batches import items_of
+from app.api.handlers.streams import HandlerStreaming
+from app.api.negotiation import check_accepted
 from app.api.payloads import check_length
 from app.api.queries import parameters_of
 from app.api.service import Service
-from app.api.streams import OFFERS, Stream
 from app.codecs.base import JSON
 from app.engine.submission import Submission
-from app.errors import HandlerFailed, ModelNotReady, NotAcceptable, Overloaded, TorchlaneError
-from app.handlers.contract import (
-    FAILED,
-    NO_CONTENT,
-    HandlerAnswer,
-    HandlerJob,
-    HandlerRequest,
-)
+from app.errors import ModelNotReady, Overloaded
+from app.handlers.contract import HandlerRequest
 from app.registry.loaded_models import LoadedHandler
 from app.registry.weights import digest_of
 
@@ -38,25 +30,24 @@ REPLACED = "the handler was replaced while the request arrived; send it again"
 T = TypeVar("T")
 
 
-class HandlerCall(Call):
+class HandlerCall(HandlerStreaming):
     """See `Call`; the body goes to the handler as it came.
 
     Attributes:
         depth: how many handlers called each other to get here.
+        parses: whether it takes long to read a large body.
+        tensors: whether the handler gets the inputs that it declares, and not the body.
         who: the caller, for the calls of the handler.
     """
 
     __slots__ = (
         "_content_type",
-        "_handler",
-        "_held",
         "_host_trace",
-        "_is_streaming",
-        "_jobs",
-        "_stop_work",
         "_user",
         "_waiting",
         "depth",
+        "parses",
+        "tensors",
         "who",
     )
 
@@ -65,12 +56,14 @@ class HandlerCall(Call):
     def read_head(self, fields: Mapping[bytes, bytes]) -> None:
         self._content_type = fields.get(b"content-type", b"").decode("latin-1")
         self._host_trace = fields.get(b"traceparent", b"").decode("latin-1")
-        self._jobs: list[HandlerJob] = []
+        self._jobs = []
         self._waiting = 0
-        self._stop_work: Callable[[], None] = _nothing
+        self._stop_work = nothing
         self._held = 0
-        self._is_streaming = False  # its answer has begun
+        self._is_streaming = False
         self._user = b""  # what identifies the caller to weights, once the body is here
+        self.many = self.parses = self.endpoint.many
+        self.tensors = False
         self.depth = 0
         self.who: Caller | None = self._caller
 
@@ -102,7 +95,7 @@ class HandlerCall(Call):
                 if other is not None and self._problem_of(other) is None:
                     handler, problem = other, None
                     break
-        self._handler: LoadedHandler = handler
+        self._handler = handler
         self._model_id = handler.id
         self._changes = loaded.changes
         allowed = handler.settings.allowed_keys
@@ -124,14 +117,9 @@ class HandlerCall(Call):
         if service.loaded.has_weights:
             self._choose_version(body)
         self._find_again()
-        if self.endpoint.many and not self.is_nested:
+        if self.many and not self.is_nested:
             check_accepted(self.accept, JSON)
-        if self._handler.manifest.streams and self.may_stream and not self.endpoint.many:
-            media_type = preferred(self.accept, OFFERS)
-            if media_type != JSON:
-                if self.gzip == MUST:
-                    raise NotAcceptable("a stream has no Content-Encoding; accept `identity`")
-                self.stream = Stream(media_type, self._counts, self._taken, self._end)
+        self._open_stream()
         submission = Submission(self.deadline, self._closed, request_id, self.arrived_at)
         self._submission = submission
         submission.expect()
@@ -173,7 +161,7 @@ class HandlerCall(Call):
         """
 
         def done(result: T | Exception) -> None:
-            self._stop_work = _nothing
+            self._stop_work = nothing
             if submission.is_settled:
                 return
             try:
@@ -193,24 +181,42 @@ class HandlerCall(Call):
         Raises:
             TorchlaneError: if it is rejected; nothing was run.
         """
-        service, most = self.service, self._handler.manifest.limits.body_bytes
+        most = self._handler.manifest.limits.body_bytes
         if most is not None:
             check_length(len(body), most)
+        self._hold(len(body))
+        if self.parses and len(body) > LARGE_BYTES:
+            self._work(submission, partial(self._read, body), len(body), self._submit)
+        else:
+            self._submit(submission, self._read(body))
+
+    def _hold(self, size: int) -> None:
+        """Count the bytes that wait for the handler's answer.
+
+        Raises:
+            Overloaded: if those of all callers are too many.
+        """
         try:
-            self._held = service.bodies.hold(len(body), 0)  # until the handler has answered
+            self._held = self.service.bodies.hold(size, self._held)
         except Overloaded as error:
             told = "requests to handlers and unfinished bodies take too much memory; try again"
             raise Overloaded(told, error.retry_after_s) from error
-        if not self.endpoint.many:
-            self._submit(submission, [(self._content_type, body)])
-            return
-        work = partial(items_of, body, self._content_type, service.limits.max_items)
-        if len(body) > LARGE_BYTES:
-            self._work(submission, work, len(body), self._submit)
-        else:
-            self._submit(submission, work())
 
-    def _submit(self, submission: Submission, bodies: Sequence[tuple[str, bytes]]) -> None:
+    def _read(self, body: bytes) -> Sequence[HandlerBody]:
+        """What a body has for the handler; called in a thread if it is large and `parses` is set.
+
+        Raises:
+            TorchlaneError: if the body is invalid.
+        """
+        if self.many:
+            return items_of(body, self._content_type, self.service.limits.max_items)
+        return [(self._content_type, body)]
+
+    def _count(self, bodies: Sequence[HandlerBody]) -> int:
+        """How many items the caller has sent."""
+        return len(bodies)
+
+    def _submit(self, submission: Submission, bodies: Sequence[HandlerBody]) -> None:
         """Give the items to the processes of the handler.
 
         Raises:
@@ -219,10 +225,11 @@ class HandlerCall(Call):
         self._find_again()
         if self.stream is not None and not self._handler.manifest.streams:
             raise ModelNotReady(REPLACED)
-        self._asks_for(len(bodies))
-        self._is_decoded(len(bodies))
+        count = self._count(bodies)
+        self._asks_for(count)
+        self._is_decoded(count)
         handler, query, accept = self._handler, self._query(), ""
-        if not (self.endpoint.many or self.is_nested or self.stream is not None):
+        if not (self.many or self.tensors or self.is_nested or self.stream is not None):
             accept = self.accept.decode("latin-1")
         trace, traceparent = self.trace, self._host_trace
         if trace is not None and trace.trace_id:
@@ -240,9 +247,10 @@ class HandlerCall(Call):
                     query=query,
                     deadline=self.deadline,
                     caller=caller,
-                    is_item=self.endpoint.many,
+                    is_item=self.many,
                     on_item=None if self.stream is None else self._add,
                     depth=self.depth,
+                    tensors=self.tensors,
                     context=self,
                 )
                 for media_type, body in bodies
@@ -263,169 +271,25 @@ class HandlerCall(Call):
             query.setdefault(name, []).append(value)
         return query
 
-    def _add(self, item: bytes) -> None:
-        stream, submission = self.stream, self._submission
-        if stream is None or submission is None:
-            return
-        try:
-            check_written(len(item), self.service.limits.max_answer_bytes)
-            stream.add(item)
-        except TorchlaneError as error:
-            for job in self._jobs:
-                job.fail(error)
-            return
-        if not self._is_streaming:  # the answer begins
-            self._is_streaming = True
-            self._release_body()
-            submission.complete()
-
-    def _taken(self) -> None:
-        for job in self._jobs:
-            job.taken()
-
     def _one_ended(self) -> None:
         self._waiting -= 1
         submission = self._submission
         if self._waiting == 0 and submission is not None:
             self._ended(submission)
 
-    def _ended(self, submission: Submission) -> None:
-        error: Exception | None = None
-        if not self.endpoint.many:
-            try:
-                self._jobs[0].result()
-            except Exception as reason:
-                error = reason
-        if self._is_streaming and self.stream is not None:
-            if isinstance(error, HandlerFailed):
-                error = self._shown(error)
-            elif error is not None and not isinstance(error, TorchlaneError):
-                error = HandlerFailed(FAILED)
-            self.stream.end(error)
-        elif error is not None:
-            submission.fail(error)
-        else:
-            if self.stream is not None:
-                self.stream.end()
-            submission.complete()
 
-    def _closed(self, submission: Submission) -> None:
-        if not self._is_streaming:
-            self._end()
-        then, submission.then = submission.then, None
-        if then is not None:
-            then()
-
-    def sent(self) -> None:
-        """See `Answering`; whatever still runs for the request is of no use any more."""
-        super().sent()
-        self._end()
-
-    def _release_body(self) -> None:
-        self.service.bodies.give_back(self._held)
-        self._held = 0
-
-    def _end(self) -> None:
-        """Give back what the request holds; cancel what still runs for it."""
-        self._stop_work()
-        self._stop_work = _nothing
-        self._release_body()
-        for job in self._jobs:
-            if not job.is_settled:
-                job.abandon()
-
-    def answer(self) -> RawAnswer | LargeAnswer:
-        """See `Answering`.
-
-        Raises:
-            TorchlaneError: the reason why there is no answer.
-        """
-        submission = self._submission
-        if submission is None:
-            raise RuntimeError("bug: a call was answered before it began")
-        try:
-            submission.result()
-        except HandlerFailed as error:
-            raise self._shown(error) from None
-        answered = time.perf_counter()
-        if self.stream is not None:
-            if self.trace is not None:
-                self.trace.answered = self.trace.encoded = answered
-            return 200, [*self.stream.headers, *self._version_header()], b""
-        headers: Headers = JSON_HEADERS
-        pieces: Iterator[Piece]
-        status = 200
-        if self.endpoint.many:
-            pieces, size = self._batch()
-        else:
-            answer = self._jobs[0].result()
-            status, size = answer.status, len(answer.body)
-            media_type = answer.media_type.encode("latin-1", "replace")
-            headers = () if status == NO_CONTENT else ((b"content-type", media_type),)
-            pieces = in_parts(memoryview(answer.body))
-        self._jobs = []
-        limit = self.service.limits.max_answer_bytes
-        check_written(size, limit)
-        if size > LARGE_BYTES:
-            self._counts(2 * size)
-        elif self.gzip != MUST or status == NO_CONTENT:
-            return self._answered(status, (headers, b"".join(pieces)), answered)
-        thread = None if self.gzip == NEVER else self._compress
-        return LargeAnswer(
-            self.service.turns,
-            self._counts,
-            _with_headers(pieces, headers),
-            lambda headers, content: self._answered(status, (headers, content), answered),
-            thread,
-        )
-
-    def _answered(self, status: int, written: Written, answered: float) -> RawAnswer:
-        headers, content = written
-        if self.counted:
-            self._counts(len(content))
-        if self.trace is not None:
-            self.trace.answered, self.trace.encoded = answered, time.perf_counter()
-        took = b"handler;dur=%.3f" % ((answered - self._decoded) * 1e3)
-        fields = [*headers, VARY, (b"server-timing", took), *self._version_header()]
-        if status != NO_CONTENT:  # RFC 9110, section 8.6: it has no Content-Length
-            fields.append((b"content-length", b"%d" % len(content)))
-        return status, fields, content
-
-    def _batch(self) -> tuple[Iterator[bytes], int]:
-        """The answers to all items, in the form of a batch prediction, and about how long it is.
-
-        Raises:
-            TorchlaneError: if no item has an answer: that of the first; or if it is too large.
-        """
-        places: list[HandlerAnswer | TorchlaneError] = []
-        failed, size = 0, 0
-        for job in self._jobs:
-            try:
-                places.append(job.result())
-            except HandlerFailed as error:
-                places.append(self._shown(error))
-                failed += 1
-            except TorchlaneError as error:
-                places.append(error)
-                failed += 1
-        if failed == len(places) and isinstance(places[0], TorchlaneError):
-            raise places[0]
-        for place in places:
-            size += written_bytes(place) if isinstance(place, HandlerAnswer) else 0
-        return pieces_of(self._handler.id, places), size
-
-    def _shown(self, error: HandlerFailed) -> HandlerFailed:
-        """The error, with the exception of the handler's code if a setting allows it."""
-        if self.service.limits.show_model_errors and error.reason:
-            error.details = ({"handler_error": error.reason},)
-        return error
-
-
-def model_or_handler(of_model: Callable[..., Call]) -> Callable[..., Call]:
+def model_or_handler(
+    of_model: Callable[..., Call],
+    of_handler: Callable[..., Call] = HandlerCall,
+    *,
+    with_tensors: bool = False,
+) -> Callable[..., Call]:
     """What makes the calls of paths that name a model or a handler; see `Call` for the arguments.
 
     Args:
         of_model: makes those of models.
+        of_handler: makes those of handlers.
+        with_tensors: whether only handlers that declare their tensors can be called.
     """
 
     def made(
@@ -435,19 +299,10 @@ def model_or_handler(of_model: Callable[..., Call]) -> Callable[..., Call]:
         caller: Caller | None = None,
     ) -> Call:
         loaded = service.loaded
-        if loaded.has_handlers and (
-            loaded.handler(endpoint.name, version_number(endpoint.version)) is not None
-        ):
-            return HandlerCall(service, endpoint, fields, caller)
+        if loaded.has_handlers:
+            handler = loaded.handler(endpoint.name, version_number(endpoint.version))
+            if handler is not None and not (with_tensors and handler.tensors is None):
+                return of_handler(service, endpoint, fields, caller)
         return of_model(service, endpoint, fields, caller)
 
     return made
-
-
-def _with_headers(pieces: Iterator[Piece], headers: Headers) -> Pieces:
-    yield from pieces
-    return headers
-
-
-def _nothing() -> None:
-    """Stop nothing."""

@@ -180,6 +180,8 @@ def _info(service: Service, name: str, loaded: Loaded | None) -> schemas.ModelIn
             calls=[str(each) for each in handler.models],
             request_schema=handler.request_schema,
             streams=handler.streams,
+            inputs=list(handler.inputs),
+            outputs=list(handler.outputs),
         )
     manifest = loaded.manifest
     return schemas.ModelInfo(

@@ -19,7 +19,7 @@ from app.codecs.base import OCTET_STREAM
 from app.codecs.values import short
 from app.errors import InvalidInput, ItemFailed
 from app.registry.loaded_models import LoadedModel
-from app.types import Array, Arrays, Outcome
+from app.types import Array, Arrays, ModelId, Outcome
 from models.tensors import TensorSpec
 
 
@@ -34,8 +34,12 @@ class Output(NamedTuple):
     elements: list[bytes] | None = None
 
 
-def check_outputs(model: LoadedModel, request: InferRequest) -> None:
+def check_outputs(outputs: Sequence[TensorSpec], request: InferRequest) -> None:
     """Reject outputs that the model cannot return, before anything is computed.
+
+    Args:
+        outputs: of the model, or of the handler.
+        request: with its inputs.
 
     Raises:
         InvalidInput: with the outputs that it has.
@@ -43,19 +47,19 @@ def check_outputs(model: LoadedModel, request: InferRequest) -> None:
     """
     if request.outputs is None:
         return
-    names = [spec.name for spec in model.manifest.outputs]
+    names = [spec.name for spec in outputs]
     for wanted in request.outputs:
         if wanted.name not in names:
             raise InvalidInput(f"there is no output {short(wanted.name)}; the model has {names}")
         at = names.index(wanted.name)
-        rank = len(model.manifest.outputs[at].shape)
+        rank = len(outputs[at].shape)
         if not wanted.classes:
             continue
         if rank != 2:
             raise InvalidInput(
                 f"output {wanted.name!r} has {rank} axes; classification needs scores [n, classes]"
             )
-        count, size = request.inputs[0].shape[0], model.manifest.outputs[at].shape[1]
+        count, size = request.inputs[0].shape[0], outputs[at].shape[1]
         classes = count * (min(wanted.classes, size) if size > 0 else wanted.classes)
         check_classes(classes, count, "request fewer, or the tensor")
 
@@ -86,6 +90,24 @@ def outputs_in_steps(
         else:
             found.append(_tensor(spec, items, binary=wanted.binary))
     return found
+
+
+def outputs_of(specs: Sequence[TensorSpec], request: InferRequest, arrays: Arrays) -> list[Output]:
+    """The requested outputs of a handler.
+
+    Args:
+        specs: that it declares.
+        request: asks for no classification.
+        arrays: by name, each with all items.
+    """
+    binary = {each.name: each.binary for each in request.outputs or ()}
+    if request.outputs is None:
+        binary = {spec.name: request.binary for spec in specs}
+    datatypes = {spec.name: DATATYPES[spec.dtype] for spec in specs}
+    return [
+        Output(name, datatypes[name], arrays[name].shape, is_binary, [arrays[name]])
+        for name, is_binary in binary.items()
+    ]
 
 
 def _tensor(spec: TensorSpec, items: Sequence[Arrays], *, binary: bool) -> Output:
@@ -120,16 +142,14 @@ def _classes(
     return Output(wanted.name, BYTES, (len(items), most), wanted.binary, [], found)
 
 
-def write_answer(model: LoadedModel, request: InferRequest, outputs: Sequence[Output]) -> Written:
+def write_answer(model: ModelId, request: InferRequest, outputs: Sequence[Output]) -> Written:
     """The whole body, and its headers."""
     head = dumped(_document(model, request, outputs, large=False))
     octets = [part for output in outputs if output.binary for part in output_octets(output)]
     return _headers(outputs, len(head)), b"".join((head, *octets)) if octets else head
 
 
-def write_large_answer(
-    model: LoadedModel, request: InferRequest, outputs: Sequence[Output]
-) -> Pieces:
+def write_large_answer(model: ModelId, request: InferRequest, outputs: Sequence[Output]) -> Pieces:
     """The same in pieces."""
     size = 0
     for piece in json_pieces(_document(model, request, outputs, large=True)):
@@ -152,7 +172,7 @@ def _headers(outputs: Sequence[Output], json_bytes: int) -> Headers:
 
 
 def _document(
-    model: LoadedModel, request: InferRequest, outputs: Sequence[Output], *, large: bool
+    model: ModelId, request: InferRequest, outputs: Sequence[Output], *, large: bool
 ) -> dict[str, Any]:
     """The JSON before the bytes of tensors; `large` for `json_pieces`."""
     shown: list[dict[str, Any]] = []
@@ -171,8 +191,8 @@ def _document(
         shown.append(one)
     return {
         **({"id": request.id} if request.id else {}),
-        "model_name": model.id.name,
-        "model_version": str(model.id.version),
+        "model_name": model.name,
+        "model_version": str(model.version),
         "outputs": shown,
     }
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import ref
 
+from app.access.guard import Caller
 from app.api.answers import Pieces
 from app.api.calls import Call
 from app.api.endpoints import Endpoint
@@ -29,7 +30,7 @@ from app.api.oip.requests import (
 from app.api.oip.tensors import Layout, items_at, items_of, layout_of
 from app.api.payloads import check_marks
 from app.api.service import Service
-from app.codecs.base import JSON, OCTET_STREAM, Budget, Codec
+from app.codecs.base import JSON, OCTET_STREAM, Budget, Codec, Marks
 from app.codecs.places import at_once
 from app.errors import InvalidInput
 from app.types import Arrays, Item, Outcome
@@ -40,7 +41,7 @@ ENVELOPE_MARKS = 2000  # names, shapes and parameters around the items
 
 
 def parse_body(
-    codec: Codec,
+    codec: Marks,
     body: bytes,
     json_bytes: int | None,
     max_items: int,
@@ -49,7 +50,7 @@ def parse_body(
     """The request in a body of JSON and, after it, the bytes of tensors.
 
     Args:
-        codec: the model's.
+        codec: of the model, or of the handler.
         body: the whole body.
         json_bytes: the length of its JSON; None for the whole body.
         max_items: maximum number of items.
@@ -82,6 +83,17 @@ def of_item(error: InvalidInput) -> InvalidInput:
     return InvalidInput(f"item {first['index']}: {first['problem']}")
 
 
+def check_answer(accept: bytes, request: InferRequest) -> None:
+    """Check that a caller accepts the media type that its request asks for.
+
+    Raises:
+        NotAcceptable: with the media type.
+    """
+    wanted = request.outputs
+    is_binary = request.binary if wanted is None else any(each.binary for each in wanted)
+    check_accepted(accept, OCTET_STREAM if is_binary else JSON)
+
+
 class KnownHeads:
     """Layouts by the JSON before binary tensors, which clients repeat unless they send an id.
 
@@ -102,6 +114,16 @@ class KnownHeads:
         self._layouts[ref(codec), head] = layout
 
 
+def json_bytes_of(fields: Mapping[bytes, bytes]) -> int | None:
+    """The length of the JSON at the start of the body; None if it is the whole body.
+
+    Raises:
+        InvalidInput: if the header is not a whole number.
+    """
+    value = fields.get(HEADER)
+    return None if value is None else header_length(value)
+
+
 class OipCall(Call):
     """See `Call`. An infer call, by any transport.
 
@@ -117,7 +139,7 @@ class OipCall(Call):
         Raises:
             TorchlaneError: if the model does not accept it.
         """
-        check_outputs(self.model, request)
+        check_outputs(self.model.manifest.outputs, request)
         self.takes(request._replace(inputs=()))  # inputs may keep the whole body alive
         most = self.service.limits.max_items
         try:
@@ -126,7 +148,7 @@ class OipCall(Call):
             raise of_item(error) from error
 
     def check_model(self) -> None:
-        """Check nothing: the body says whether the answer is JSON; see `check_answer`."""
+        """Check nothing: the body says whether the answer is JSON; see `takes`."""
 
     def takes(self, request: InferRequest) -> None:
         """Answer this request, without its inputs, within its timeout.
@@ -135,7 +157,7 @@ class OipCall(Call):
             NotAcceptable: if the caller does not accept the answer's media type.
         """
         self.request = request
-        self.check_answer()
+        check_answer(self.accept, request)
         self.deadline = min(self.deadline, self.arrived_at + request.timeout_s)
 
     def chosen(self, outputs: Arrays) -> Arrays:
@@ -146,16 +168,6 @@ class OipCall(Call):
         needed = {each.name for each in wanted}
         needed.update(spec.count for spec in self.model.manifest.outputs if spec.count)
         return {name: array for name, array in outputs.items() if name in needed}
-
-    def check_answer(self) -> None:
-        """Check that the caller accepts the media type that the body asks for.
-
-        Raises:
-            NotAcceptable: with the media type.
-        """
-        wanted = self.request.outputs
-        is_binary = self.request.binary if wanted is None else any(each.binary for each in wanted)
-        check_accepted(self.accept, OCTET_STREAM if is_binary else JSON)
 
     def expected_bytes(self, array_bytes: int) -> int:
         wanted = self.request.outputs
@@ -171,7 +183,7 @@ class InferCall(OipCall):
 
     Args:
         heads: the known heads of all calls, for the event loop.
-        service, endpoint, fields: see `Call`.
+        service, endpoint, fields, caller: see `Call`.
     """
 
     __slots__ = ("_heads", "_json_bytes")
@@ -182,13 +194,13 @@ class InferCall(OipCall):
         service: Service,
         endpoint: Endpoint,
         fields: Mapping[bytes, bytes],
+        caller: Caller | None = None,
     ) -> None:
         self._heads = heads
-        super().__init__(service, endpoint, fields)
+        super().__init__(service, endpoint, fields, caller)
 
     def read_head(self, fields: Mapping[bytes, bytes]) -> None:
-        given = fields.get(HEADER)
-        self._json_bytes = None if given is None else header_length(given)
+        self._json_bytes = json_bytes_of(fields)
         self.request = RAW
 
     def memo_text(self, body: bytes) -> str | None:
@@ -208,7 +220,7 @@ class InferCall(OipCall):
                     f"{HEADER_LENGTH} is 0, so the body must be the bytes of the only input, of "
                     f"fixed shape, but model {self.model.id.name!r} has no such input"
                 )
-            self.check_answer()
+            check_answer(self.accept, self.request)
             return codec.decode_raw(OCTET_STREAM, body, max_items=most, budget=budget)
         size = self._json_bytes
         if size is None or size > MAX_KNOWN_BYTES or not on_loop:
@@ -230,8 +242,8 @@ class InferCall(OipCall):
 
     def write(self, outcomes: Sequence[Outcome]) -> Written:
         outputs = at_once(outputs_in_steps(self.model, self.request, outcomes))
-        return write_answer(self.model, self.request, outputs)
+        return write_answer(self.model.id, self.request, outputs)
 
     def write_large(self, outcomes: Sequence[Outcome]) -> Pieces:
         outputs = yield from outputs_in_steps(self.model, self.request, outcomes)
-        return (yield from write_large_answer(self.model, self.request, outputs))
+        return (yield from write_large_answer(self.model.id, self.request, outputs))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from typing_extensions import TypedDict  # pydantic cannot read typing's before Python 3.12
 
 from app.api.oip.datatypes import DATATYPES, config_type
-from app.registry.loaded_models import LoadedModel, LoadedModels, ReplicaStatus
+from app.registry.loaded_models import LoadedHandler, LoadedModel, LoadedModels, ReplicaStatus
 from app.types import Device
 from models.codec_specs import ImageCodecSpec
 from models.tensors import TensorSpec
@@ -36,6 +36,7 @@ class Platform(NamedTuple):
 
 
 TORCH = Platform("pytorch_torchscript", "pytorch_libtorch", "pytorch")
+PYTHON = "python"  # of handlers
 ONNX = Platform("onnx_onnxv1", "onnxruntime_onnx", "onnxruntime")
 
 
@@ -146,14 +147,18 @@ def server_metadata(version: str) -> ServerMetadata:
     return {"name": "torchlane", "version": version, "extensions": list(EXTENSIONS)}
 
 
-def model_metadata(model: LoadedModel, loaded: LoadedModels) -> ModelMetadata:
-    """A loaded model; pictures are described as the arrays that they become."""
+def model_metadata(model: LoadedModel | LoadedHandler, loaded: LoadedModels) -> ModelMetadata:
+    """A loaded model, whose pictures are described as the arrays that they become, or a handler."""
+    if isinstance(model, LoadedHandler):
+        platform, outputs = PYTHON, model.manifest.outputs
+    else:
+        platform, outputs = _platform(model).name, model.manifest.shown_outputs
     return {
         "name": model.id.name,
         "versions": [str(number) for number in _versions(model, loaded)],
-        "platform": _platform(model).name,
+        "platform": platform,
         "inputs": [_tensor(spec) for spec in model.manifest.inputs],
-        "outputs": [_tensor(spec) for spec in model.manifest.shown_outputs],
+        "outputs": [_tensor(spec) for spec in outputs],
     }
 
 
@@ -208,7 +213,7 @@ def model_config(
     }
 
 
-def _versions(model: LoadedModel, loaded: LoadedModels) -> list[int]:
+def _versions(model: LoadedModel | LoadedHandler, loaded: LoadedModels) -> list[int]:
     return sorted(each.version for each in loaded.versions(model.id.name))
 
 

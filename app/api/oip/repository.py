@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing_extensions import TypedDict  # pydantic cannot read typing's before Python 3.12
 
 from app.errors import InvalidInput, ModelNotReady
-from app.registry.loaded_models import LoadedModel, LoadedModels, ModelState
+from app.registry.loaded_models import LoadedHandler, LoadedModel, LoadedModels, ModelState
 from app.serving.lifecycle import Lifecycle
 
 MAX_BYTES = 64 << 10  # of a request over REST or gRPC, except for predictions
@@ -45,9 +45,12 @@ def is_ready(lifecycle: Lifecycle, name: str, version: int | None) -> bool:
         ModelNotFound: if there is no such model, or the version is not loaded.
     """
     try:
-        model = lifecycle.loaded.resolve(name, version)
+        model = lifecycle.loaded.tensors_of(name, version)
     except ModelNotReady:
         return False
+    if isinstance(model, LoadedHandler):
+        missing = lifecycle.loaded.missing(model.manifest)
+        return not lifecycle.stopping and model.pool.works() and missing is None
     replicas = lifecycle.replica_states(model.id)
     return not lifecycle.stopping and any(each.state == "ready" for each in replicas)
 

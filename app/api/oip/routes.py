@@ -121,7 +121,7 @@ def _add_model(
     @router.get(path, operation_id=f"v2_model{suffix}", **shown)
     async def metadata(request: Request) -> ModelMetadata:
         """A model's inputs, outputs and loaded versions."""
-        return model_metadata(_model(service, request), service.loaded)
+        return model_metadata(service.loaded.tensors_of(*_named(request)), service.loaded)
 
     @router.get(
         f"{path}/ready",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -15,8 +15,8 @@ from app.api.oip.requests import InferRequest, Tensor
 from app.codecs.base import Budget, Codec, Files, at_index, check_count
 from app.codecs.base64_files import decoded
 from app.codecs.sniffing import sniffed
-from app.codecs.tensor import kind
-from app.codecs.values import misshapen, short, wanted
+from app.codecs.tensor import convert_numbers, kind
+from app.codecs.values import check_values, misshapen, short, wanted
 from app.errors import CallerError, InvalidInput
 from app.types import Array, Item
 from models.codec_specs import TextCodecSpec
@@ -52,26 +52,59 @@ def items_of(codec: Codec, tensors: Sequence[Tensor], max_items: int, budget: Bu
     is_file = codec.files is not None and first is not None and first.datatype == BYTES
     if is_file:
         names = names[:1]  # a file is all that an item needs
+    _check_names(tensors, given, names)
+    _check_counts([given[name] for name in names], max_items)
+    if is_file and codec.files is not None:
+        return _items_of_files(codec, codec.files, given[names[0]], budget)
+    return codec.decode_arrays(_arrays(specs, given))
+
+
+def arrays_of(
+    specs: Sequence[TensorSpec], tensors: Sequence[Tensor], max_items: int
+) -> dict[str, Array]:
+    """The inputs of a handler, in order, each with all items.
+
+    Args:
+        specs: the inputs that it declares.
+        tensors: tensors as received.
+        max_items: maximum number of items.
+
+    Raises:
+        InvalidInput, PayloadTooLarge: see `items_of`.
+    """
+    given = {tensor.name: tensor for tensor in tensors}
+    _check_names(tensors, given, [spec.name for spec in specs])
+    _check_counts(tensors, max_items)
+    arrays = _arrays(specs, given)
+    for spec in specs:
+        check_values(spec, arrays[spec.name], many=True)
+    return arrays
+
+
+def _check_names(tensors: Sequence[Tensor], given: Mapping[str, Tensor], names: list[str]) -> None:
     if len(given) != len(tensors) or set(given) != set(names):
         raise InvalidInput(
             f"expected exactly the inputs {names}, got "
             f"[{', '.join(short(tensor.name) for tensor in tensors[: len(names) + 1])}]"
         )
-    counts = {name: given[name].shape[0] for name in names}
-    count = counts[names[0]]
+
+
+def _check_counts(tensors: Sequence[Tensor], max_items: int) -> None:
+    counts = {tensor.name: tensor.shape[0] for tensor in tensors}
+    count = tensors[0].shape[0]
     if any(each != count for each in counts.values()):
         raise InvalidInput(f"the first axis, which counts the items, differs: {counts}")
     if count < 1:
         raise InvalidInput("the first axis, which counts the items, is 0; send at least one")
     check_count(count, max_items)
-    if is_file and codec.files is not None:
-        return _items_of_files(codec, codec.files, given[names[0]], budget)
+
+
+def _arrays(specs: Sequence[TensorSpec], given: Mapping[str, Tensor]) -> dict[str, Array]:
     for spec in specs:
         shape = given[spec.name].shape[1:]
         if not spec.takes(shape):
             raise misshapen(spec, shape)
-    arrays = {spec.name: _array(codec, spec, given[spec.name]) for spec in specs}
-    return codec.decode_arrays(arrays)
+    return {spec.name: _array(spec, given[spec.name]) for spec in specs}
 
 
 class Layout(NamedTuple):
@@ -123,7 +156,7 @@ def items_at(codec: Codec, layout: Layout, body: bytes, at: int) -> list[Item]:
     return codec.decode_arrays(arrays)
 
 
-def _array(codec: Codec, spec: TensorSpec, tensor: Tensor) -> Array:
+def _array(spec: TensorSpec, tensor: Tensor) -> Array:
     """The values of an input, [n, *shape] of the manifest's dtype."""
     datatype = DATATYPES[spec.dtype]
     widened = tensor.datatype == BF16 and datatype == "FP32"
@@ -137,7 +170,7 @@ def _array(codec: Codec, spec: TensorSpec, tensor: Tensor) -> Array:
         return _from_octets(spec, tensor, data, widened=widened)
     if widened:
         raise InvalidInput(f"input {spec.name!r}: BF16 must be sent as binary data, not in JSON")
-    array = codec.convert_numbers(spec.name, data) if isinstance(data, list) else data
+    array = convert_numbers(spec, data) if isinstance(data, list) else data
     if array.shape != tensor.shape:
         if array.ndim != 1 or array.size != math.prod(tensor.shape):
             raise _differs(spec, tensor, f"data of shape {list(array.shape)}")

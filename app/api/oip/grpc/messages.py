@@ -28,7 +28,7 @@ from app.api.oip.requests import (
 from app.codecs.base import Budget
 from app.codecs.values import short
 from app.errors import InvalidInput, PayloadTooLarge
-from app.registry.loaded_models import LoadedModel
+from app.types import ModelId
 
 ENVELOPE_FIELDS = 2000  # names, shapes and parameters around the items
 UNCOUNTED_BYTES = 4096  # protobuf makes at most 0.2 MB of objects of so few
@@ -64,7 +64,9 @@ class InferMessage:
         max_items: maximum number of items.
 
     Attributes:
+        id: of the request; empty if it has none.
         name: the model's name.
+        parameters: of the request, once `request` was called.
         version: the model's version; empty for the version that serves requests without one.
 
     Raises:
@@ -72,11 +74,12 @@ class InferMessage:
         PayloadTooLarge: if it has more fields than any request needs.
     """
 
-    __slots__ = ("_envelope", "_fields", "_raw", "_reader", "name", "version")
+    __slots__ = ("_envelope", "_fields", "_raw", "_reader", "id", "name", "parameters", "version")
 
     def __init__(self, data: bytes, max_items: int) -> None:
         reader = self._reader = Reader(data, ENVELOPE_FIELDS + max_items)
-        self.name = self.version = ""
+        self.id = self.name = self.version = ""
+        self.parameters: Parameters = {}
         self._fields: list[Field] = []
         self._raw: list[memoryview] = []
         view, pieces = memoryview(data), list[memoryview]()
@@ -93,6 +96,8 @@ class InferMessage:
                     self.name = reader.text(field)
                 elif number == 2:
                     self.version = reader.text(field)
+                elif number == 3:
+                    self.id = reader.text(field)
             before = end
         self._envelope = b"".join((*pieces, view[kept:])) if kept else data
 
@@ -135,7 +140,8 @@ class InferMessage:
             _tensor(each, raw[index] if raw else None) for index, each in enumerate(inputs)
         )
         wanted = tuple(map(_output, outputs)) if outputs else None
-        timeout_s = timeout_of(_parameters(message.parameters))
+        self.parameters = _parameters(message.parameters)
+        timeout_s = timeout_of(self.parameters)
         return InferRequest(tensors, wanted, message.id, True, timeout_s)
 
 
@@ -215,11 +221,11 @@ def _parameters(given: Mapping[str, pb.InferParameter]) -> Parameters:
 
 
 def response_parts(
-    model: LoadedModel, request_id: str, outputs: Sequence[Output]
+    model: ModelId, request_id: str, outputs: Sequence[Output]
 ) -> Generator[bytes | memoryview, None, None]:
     """A ModelInferResponse with raw_output_contents, in parts."""
     response = pb.ModelInferResponse(
-        model_name=model.id.name, model_version=str(model.id.version), id=request_id
+        model_name=model.name, model_version=str(model.version), id=request_id
     )
     for output in outputs:
         response.outputs.add(name=output.name, datatype=output.datatype, shape=output.shape)

@@ -22,7 +22,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from app.api.memory import BodyMemory
 from app.api.oip.grpc.adapter import AioServer, Calls, Options
-from app.api.oip.grpc.call import ROUTE
+from app.api.oip.grpc.call import ROUTE, STREAM_ROUTE
 from app.api.oip.grpc.infer import Infer
 from app.api.oip.grpc.peers import Peers
 from app.api.oip.grpc.protos import inference_pb2
@@ -30,6 +30,7 @@ from app.api.oip.grpc.reading import MessageReader
 from app.api.oip.grpc.relay import Events, Relay, most_connections
 from app.api.oip.grpc.service import Described, Inference
 from app.api.oip.grpc.statuses import Refusal
+from app.api.oip.grpc.stream_infer import StreamInfer
 from app.api.oip.grpc.streams import HEALTH, REFLECTION, WATCH, Health, Reflection, Streams
 from app.api.oip.grpc.unary import Parts
 from app.api.oip.grpc.unread import UnreadAnswers
@@ -175,6 +176,9 @@ class GrpcServer:
         reflection = Reflection((INFERENCE, HEALTH), self._streams)
         return made | {
             ROUTE: self._handler(Infer(parts).__call__),
+            STREAM_ROUTE: self._handler(
+                StreamInfer(parts).serve, grpc.stream_stream_rpc_method_handler
+            ),
             WATCH: grpc.stream_stream_rpc_method_handler(health.watch),
             REFLECTION: grpc.stream_stream_rpc_method_handler(
                 reflection.__call__,
@@ -195,16 +199,21 @@ class GrpcServer:
 
     def _handler(
         self,
-        answer: Callable[[object, Any], Awaitable[bytes]],
+        answer: Callable[[object, Any], Awaitable[bytes | None]],
+        register: Callable[[Any], grpc.RpcMethodHandler[Any, Any]] = (
+            grpc.stream_unary_rpc_method_handler
+        ),
     ) -> grpc.RpcMethodHandler[Any, Any]:
-        """A call with one message and one answer, both as bytes.
+        """A call whose messages and answers are bytes.
 
-        It is registered as a call with several messages, which begins before its message has
-        arrived.
+        Args:
+            answer: answers it; it returns the answer, or has written several.
+            register: by default for one message and one answer, yet as a call with several
+                messages, which begins before its message has arrived.
         """
         begun = self._peers.begun
 
-        async def serve(message: object, context: Any) -> bytes:
+        async def serve(message: object, context: Any) -> bytes | None:
             begun(context)
             try:
                 return await answer(message, context)
@@ -219,7 +228,7 @@ class GrpcServer:
             finally:
                 del aborted
 
-        return grpc.stream_unary_rpc_method_handler(serve)
+        return register(serve)
 
     def _options(self) -> Options:
         limits = self._service.limits

@@ -113,7 +113,8 @@ class Inference:
         return _filled(pb.ServerMetadataResponse(), server_metadata(self._version))
 
     async def _model_metadata(self, request: pb.ModelMetadataRequest) -> Message:
-        model = self._model(request.name, request.version)
+        version = version_number(request.version or None)
+        model = self._service.loaded.tensors_of(_named(request.name), version)
         return _filled(pb.ModelMetadataResponse(), model_metadata(model, self._service.loaded))
 
     async def _model_config(self, request: pb.ModelConfigRequest) -> Message:

@@ -61,14 +61,9 @@ class Unary:
 
     async def __call__(self, _: object, context: Context) -> bytes:
         """Answer one call."""
-        began = time.perf_counter()
-        if self._counted:
-            self._metrics.requests_open += 1
         fields = fields_of(context)
-        request_id = self._parts.ids.of(fields)
-        shown_id = request_id.decode("ascii")
-        record = RequestTrace("", self._route, self._route, request_id, began)
-        self._follow(record, context)
+        record = self._begun(fields, context)
+        shown_id = record.request_id.decode("ascii")
         status, outcome = CLIENT_GONE, Abandoned.code
         try:
             content, metadata = await self.answer(context, fields, record)
@@ -85,16 +80,7 @@ class Unary:
             status, outcome = refusal.status, refusal.outcome
             await context.abort(refusal.code, refusal.details, refusal.metadata)
         finally:
-            seconds = time.perf_counter() - began
-            if self._counted:
-                self._metrics.requests_open -= 1
-                self._metrics.request(self._route, status, outcome).count(seconds, record.trace_id)
-            is_logged = self._access_log.wants(status, seconds)
-            if record.tokens or is_logged:
-                self._tracing.end(record, status, outcome)
-            if is_logged:
-                self._access_log.write(record, fields)
-            record.error = None  # its frames hold the record
+            self._count(record, fields, status, outcome)
 
     async def answer(
         self,
@@ -111,6 +97,30 @@ class Unary:
             TorchlaneError: the reason why there is none.
         """
         raise NotImplementedError
+
+    def _begun(self, fields: Mapping[bytes, bytes], context: Context) -> RequestTrace:
+        """Count a request that begins."""
+        began = time.perf_counter()
+        if self._counted:
+            self._metrics.requests_open += 1
+        record = RequestTrace("", self._route, self._route, self._parts.ids.of(fields), began)
+        self._follow(record, context)
+        return record
+
+    def _count(
+        self, record: RequestTrace, fields: Mapping[bytes, bytes], status: int, outcome: str
+    ) -> None:
+        """Count a request that has ended, and log it."""
+        seconds = time.perf_counter() - record.began
+        if self._counted:
+            self._metrics.requests_open -= 1
+            self._metrics.request(self._route, status, outcome).count(seconds, record.trace_id)
+        is_logged = self._access_log.wants(status, seconds)
+        if record.tokens or is_logged:
+            self._tracing.end(record, status, outcome)
+        if is_logged:
+            self._access_log.write(record, fields)
+        record.error = None  # its frames hold the record
 
     def _follow(self, record: RequestTrace, context: Context) -> None:
         """Let sinks follow a call."""

@@ -10,7 +10,7 @@ from app.api.answers import LARGE_BYTES, AnswerMemory
 from app.api.memory import AGAIN_S
 from app.api.oip.grpc.peers import YOUNG_S, Peer, Peers, when_ended
 from app.api.oip.grpc.reading import Context
-from app.errors import Overloaded
+from app.errors import Abandoned, Overloaded
 
 LOOK_S = 1.0
 PATIENCE_S, SHORT_PATIENCE_S = 60.0, 10.0  # to read an answer; the second while memory is short
@@ -66,6 +66,27 @@ class UnreadAnswers:
         if self._timer is None:
             self._timer = self._loop.call_later(LOOK_S, self._look)
 
+    async def write(self, context: Context, message: bytes) -> None:
+        """Write one of several answers of a call.
+
+        Raises:
+            Abandoned: if its client does not read it in time; the call must be ended.
+        """
+        peer, answer = self._peers.of(context), object()
+        peer.unread[answer] = time.monotonic()
+        try:
+            async with asyncio.timeout(self._patience_s + len(message) / BYTES_PER_S):
+                await context.write(message)
+        except TimeoutError:
+            self._cut()
+            raise Abandoned("the client does not read its answers") from None
+        finally:
+            del peer.unread[answer]
+
+    @property
+    def _patience_s(self) -> float:
+        return SHORT_PATIENCE_S if self._memory.is_short else PATIENCE_S
+
     def _check(self, peer: Peer, size: int, now: float) -> None:
         unread = peer.unread
         if len(unread) >= MOST_UNREAD and now - next(iter(unread.values())) >= YOUNG_S:
@@ -85,8 +106,7 @@ class UnreadAnswers:
     def _look(self) -> None:
         """End calls whose answers have not been read in time; one timer for all."""
         self._timer = None
-        patience_s = SHORT_PATIENCE_S if self._memory.is_short else PATIENCE_S
-        late = time.monotonic() - patience_s
+        late = time.monotonic() - self._patience_s
         for answer in self._open:
             if answer.given_s > late:
                 break  # those that follow were given later

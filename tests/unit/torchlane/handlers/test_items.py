@@ -29,7 +29,7 @@ ITEM = Request(b"", {"item": True})
     ids=lambda body: repr(body[:12]),
 )
 def test_what_the_document_could_not_hold_is_refused(body: bytes) -> None:
-    answer = answer_of(Response(body, "application/json"), ITEM)
+    answer = answer_of(Response(body, "application/json"), ITEM, {})
     assert json.loads(answer.meta)["code"] == "handler_failed"
 
 
@@ -39,6 +39,6 @@ def test_json_other_types_and_no_content_are_taken() -> None:
         Response(b"\xff", "image/png"),
         Response(b"", "application/json", 204),
     ):
-        answer = answer_of(response, ITEM)
+        answer = answer_of(response, ITEM, {})
         assert json.loads(answer.meta)["status"] == response.status
         assert answer.body == response.body

@@ -1,0 +1,130 @@
+"""The tensors that a handler declares: what fits them, in requests and in answers."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from typing import Any
+
+import numpy as np
+import pytest
+
+from torchlane.handlers import tensors
+from torchlane.handlers.api import Request
+from torchlane.handlers.content import Content, InvalidInput
+from torchlane.handlers.encoding import npz_of
+from torchlane.handlers.tensors import (
+    NPZ,
+    OutputsDiffer,
+    Tensor,
+    arrays_in,
+    outputs_of,
+    read_tensors,
+)
+
+DECLARED = {"x": "float32[-1, 2]", "n": "uint8[-1]"}
+
+
+def arrays(body: bytes, media_type: str = NPZ) -> dict[str, Any]:
+    return arrays_in(Content(body, media_type), read_tensors(DECLARED, "inputs"))
+
+
+def test_texts() -> None:
+    expected = {"x": Tensor("float32", (-1, 2)), "n": Tensor("uint8", (-1,))}
+    assert read_tensors(DECLARED, "inputs") == expected
+    assert str(expected["x"]) == "float32[-1,2]"
+
+
+@pytest.mark.parametrize(
+    ("texts", "why"),
+    [
+        (["x"], "must be a dict"),
+        ({"a b": "float32[-1]"}, "has the name 'a b'"),
+        ({"x": "float31[-1]"}, r"Shop.inputs\['x'\] is 'float31\[-1\]'"),
+        ({"x": "float32"}, "write a dtype and sizes"),
+        ({"x": "float32[]"}, "write a dtype and sizes"),
+        ({"x": "float32[4]"}, "the first one counts the items and is -1"),
+        ({"x": "float32[-1,0]"}, "write a dtype and sizes"),
+        ({"x": "float32[-1,1-2]"}, "write a dtype and sizes"),
+        ({"x": 1}, r"\['x'\] is 1"),
+    ],
+)
+def test_texts_that_are_wrong(texts: Any, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        read_tensors(texts, "Shop.inputs")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        npz_of({"n": np.array([1, 2], np.uint8), "x": np.array([[1, 2], [3, 4]], np.float64)}),
+        b'{"x": [[1, 2], [3, 4.0]], "n": [1, 2]}',
+    ],
+)
+def test_request_has_arrays_of_the_declared_dtypes(body: bytes) -> None:
+    result = arrays(body, NPZ if body[:1] == b"P" else "")
+    assert {name: (str(each.dtype), each.tolist()) for name, each in result.items()} == {
+        "x": ("float32", [[1, 2], [3, 4]]),
+        "n": ("uint8", [1, 2]),
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"[1]", "must have arrays or lists by name, 'x', 'n'; it is of the type list"),
+        (b'{"x": [[1, 2]]}', "must have exactly 'x', 'n', got 'x'"),
+        (b'{"x": [[1, 2]], "n": [1, 2]}', "the first axis, which counts the items, differs"),
+        (b'{"x": [[1, 2, 3]], "n": [1]}', r"'x': expected float32\[-1,2\], got the shape \[1, 3\]"),
+        (b'{"x": [[1, 2], [3]], "n": [1]}', "'x'.*got what is no array"),
+        (b'{"x": [["a", "b"]], "n": [1]}', "'x'.*got values of <U1"),
+        (b'{"x": [[1, 2]], "n": [1.5]}', r"'n': expected uint8\[-1\], got values of float64"),
+        (b'{"x": [[1, 2]], "n": [256]}', "'n'.*got numbers that are out of its range"),
+        (b"{", "the body is not JSON"),
+    ],
+)
+def test_request_that_does_not_fit(body: bytes, why: str) -> None:
+    with pytest.raises(InvalidInput, match=why):
+        arrays(body, "application/json")
+
+
+def test_file_that_is_damaged_or_unpacks_to_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    pickled = io.BytesIO()
+    np.savez(pickled, x=np.array([{}], dtype=object))
+    for body in (b"no", pickled.getvalue()):
+        with pytest.raises(InvalidInput, match=r"no \.npz file"):
+            arrays(body)
+    archive_file = io.BytesIO()
+    with zipfile.ZipFile(archive_file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", bytes(10_000))
+    monkeypatch.setattr(tensors, "TO_HANDLER_BYTES", 9_999)
+    with pytest.raises(InvalidInput, match="unpacks to 10000 bytes, at most 9999"):
+        arrays(archive_file.getvalue())
+
+
+def test_class_without_declarations_has_no_tensors() -> None:
+    with pytest.raises(TypeError, match="needs a class with `inputs` and `outputs`"):
+        _ = Request(b"{}", {}).tensors
+
+
+def test_answer_is_converted_to_the_declared_outputs() -> None:
+    outputs = read_tensors({"boxes": "float32[-1,-1,4]", "ok": "bool[-1]"}, "outputs")
+    result = outputs_of({"ok": [True, False], "boxes": np.zeros((2, 0, 4))}, outputs)
+    assert [(str(each.dtype), each.shape) for each in result.values()] == [
+        ("float32", (2, 0, 4)),
+        ("bool", (2,)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("text", "the handler's answer must have arrays or lists by name, 'y'; .* type str"),
+        ({"z": [[1.0, 2.0]]}, "exactly 'y', got 'z'"),
+        ({"y": [1.0, 2.0]}, r"'y': expected float32\[-1,2\], got the shape \[2\]"),
+        ({"y": [[True, False]]}, "got values of bool"),
+    ],
+)
+def test_answer_that_does_not_fit(value: Any, why: str) -> None:
+    with pytest.raises(OutputsDiffer, match=why):
+        outputs_of(value, read_tensors({"y": "float32[-1,2]"}, "outputs"))
