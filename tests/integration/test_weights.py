@@ -279,6 +279,33 @@ async def test_versions_of_a_handler_have_weights(tmp_path: Path) -> None:
         assert versions == {2, 3}
 
 
+async def test_versions_of_a_handler_with_tensors_have_weights(tmp_path: Path) -> None:
+    tensors: Any = {"inputs": {"x": "float32[-1,1]"}, "outputs": {"y": "float32[-1,1]"}}
+    for version in (2, 3):
+        source = (
+            "import torchlane\n\n\nclass H(torchlane.Handler):\n"
+            f"    inputs = {tensors['inputs']}\n    outputs = {tensors['outputs']}\n\n"
+            "    def predict(self, request):\n"
+            f"        return {{'y': request.tensors['x'] * {version}}}\n"
+        )
+        example = asks({"x": [[1]]}, {"y": [[version]]})
+        write_handler(tmp_path / "models", "h", version, source, [example], entry="h:H", **tensors)
+    (tmp_path / "file").write_text(
+        "[models.h]\nweights = { 2 = 60, 3 = 40 }\nsticky = 'header:X-User'\n"
+    )
+    settings: dict[str, Any] = {"models_file": tmp_path / "file", "versions": "all"}
+    infer = b'{"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [10]}]}'
+    async with listening(tmp_path / "models", handlers="on", **settings) as server:
+        versions = set()
+        for user in USERS:
+            answer = await server.ask(request("/v2/models/h/infer", infer, x_user=user))
+            version = int(answer["x-torchlane-version"])
+            assert answer.json()["outputs"][0]["data"] == [10 * version]
+            assert answer.json()["model_version"] == str(version)
+            versions.add(version)
+        assert versions == {2, 3}
+
+
 async def test_weights_change_while_the_server_answers(weighted: Weighted) -> None:
     weighted.write("weights = { 2 = 100 }\n")
     async with serving(**weighted.settings, reload_s=0.05) as api:
