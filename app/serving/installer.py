@@ -222,7 +222,8 @@ class Installer:
 
         async def load() -> None:
             checked = await self._open(model, artifact.digest, whole=True)
-            assert isinstance(checked, Artifact)  # its digest is the model's
+            if not isinstance(checked, Artifact):
+                raise RuntimeError("bug: a handler has the digest of a model")
             plan = planned(checked, settings, self._pool.replicas)
             batch_s = await self._bring(model, plan, loaded, known)
             known.update(batch_s)
