@@ -458,9 +458,11 @@ class Engine(Settler):
             served.queue.costs[kind] = BatchCost(served.queue.limits.max_batch_size, batch_s)
 
     def is_unused(self, model: ModelId) -> bool:
-        """Whether no request for a published model waits, runs or is being decoded."""
-        served = self._models.get(model)
-        return served is None or (served.queue.is_empty and not self._expects(served))
+        """Whether no request for a model waits, runs or is being decoded, even if it is retired."""
+        queue = self._timeline.queues.get(model)
+        if queue is None:
+            return True
+        return queue.is_empty and all(each.queue is not queue for each in self._expected.values())
 
     def fail_waiting(self, model: ModelId, error: TorchlaneError) -> None:
         """Fail all requests that wait for a model, which could not be loaded."""

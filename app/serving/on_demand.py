@@ -295,7 +295,7 @@ class OnDemandModels:
             async with self._lock:
                 self._running, self._began = model, self._now()
                 await self._make_room(model)
-                self._loaded.record(VersionStatus(model.model.plain, ModelState.LOADING))
+                self._show(model, ModelState.LOADING)
                 before = self._resident()
                 try:
                     await model.load()
@@ -316,6 +316,12 @@ class OnDemandModels:
             if self._running is model:
                 self._running = None
 
+    def _show(self, model: OnDemandModel, state: ModelState, problem: str | None = None) -> None:
+        """Record a model's state, unless it is being retired."""
+        served = self._loaded.find(model.model.plain)
+        if served is not None and served.id == model.model:
+            self._loaded.record(VersionStatus(model.model.plain, state, problem))
+
     def _grown(self, before: int | None) -> int:
         """By how many bytes the process has grown."""
         now = self._resident()
@@ -326,7 +332,7 @@ class OnDemandModels:
         model.load_s, model.since, model.used_at = now - self._began, now, now
         self._mean_s += (model.load_s - self._mean_s) * (0.1 if self._mean_s else 1.0)
         model.is_cold, model.problem = False, None
-        self._loaded.record(VersionStatus(model.model.plain, ModelState.READY))
+        self._show(model, ModelState.READY)
         self._metrics.count_load(model.model, "warmed")
         LOG.info(
             "model_warmed",
@@ -341,7 +347,7 @@ class OnDemandModels:
         problem = problem_of(error)
         model.problem, model.again_at = problem, self._now() + AGAIN_S
         name = model.model.plain
-        self._loaded.record(VersionStatus(name, ModelState.FAILED, problem))
+        self._show(model, ModelState.FAILED, problem)
         self._metrics.count_load(model.model, "failed")
         is_known = problem == str(error)
         LOG.error("model_not_warmed", model=str(name), problem=str(error), exc_info=not is_known)
@@ -369,7 +375,7 @@ class OnDemandModels:
     async def _cool(self, model: OnDemandModel) -> None:
         """Remove a model from its replicas; the next request loads it again."""
         model.is_cold = True  # at once: requests wait for a load from now on
-        self._loaded.record(VersionStatus(model.model.plain, ModelState.COLD))
+        self._show(model, ModelState.COLD)
         await self._pool.remove_everywhere(model.model)
         await in_thread(trim, _discard)
         self._metrics.count_load(model.model, "cooled")

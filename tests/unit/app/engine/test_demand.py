@@ -1,0 +1,118 @@
+"""A model without replicas that is loaded on demand: its requests wait for it, or fail with it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from app.errors import DeadlineExceeded, ModelNotReady, Overloaded
+from app.types import ModelId
+from tests.unit.app.engine.harness import CONTRACT, FAR, Rig, item, rig, turns, values
+
+COLD = ModelId("cold", 1)
+
+
+class Demand:
+    """Notes what it is asked for."""
+
+    def __init__(self) -> None:
+        self.is_cold = True
+        self.uses = 0
+        self.allowed_s: list[float] = []
+        self.refusal: Exception | None = None
+
+    def used(self) -> None:
+        self.uses += 1
+
+    def ask(self, allowed_s: float) -> None:
+        self.allowed_s.append(allowed_s)
+        if self.refusal is not None:
+            raise self.refusal
+
+    async def arrive(self, r: Rig) -> None:
+        await r.replicas[0].install(COLD, lambda: r.backend)
+        self.is_cold = False
+        r.engine.wake()
+
+
+@contextlib.asynccontextmanager
+async def cold_rig() -> AsyncIterator[tuple[Rig, Demand]]:
+    async with rig(cache_bytes=100_000) as r:
+        demand = Demand()
+        r.engine.publish(COLD, "digest:cold", CONTRACT, demand=demand)
+        yield r, demand
+
+
+async def test_items_wait_until_the_model_is_there() -> None:
+    async with cold_rig() as (r, demand):
+        asked = [
+            asyncio.create_task(r.engine.predict(COLD, [item(number)], r.clock.now() + 9.0))
+            for number in (1, 2, 2)
+        ]
+        await turns()
+        assert demand.allowed_s == [9.0, 9.0]  # the third joins the second
+        assert await r.ask(5) == [10]  # other models answer meanwhile
+        assert not r.engine.is_unused(COLD)
+        await demand.arrive(r)
+        assert [values(await each) for each in asked] == [[2], [4], [4]]
+        assert r.engine.is_unused(COLD)
+        assert demand.uses == 2
+
+
+async def test_a_cached_answer_asks_for_nothing() -> None:
+    async with cold_rig() as (r, demand):
+        await demand.arrive(r)
+        await r.engine.predict(COLD, [item(1)], FAR)
+        await r.replicas[0].remove(COLD)
+        demand.is_cold = True
+        assert values(await r.engine.predict(COLD, [item(1)], FAR)) == [2]
+        assert (demand.uses, demand.allowed_s) == (1, [])
+
+
+async def test_a_refusal_queues_nothing() -> None:
+    async with cold_rig() as (r, demand):
+        demand.refusal = Overloaded("no room", retry_after_s=3.0)
+        with pytest.raises(Overloaded, match="no room"):
+            await r.engine.predict(COLD, [item(1)], FAR)
+        assert r.engine.is_unused(COLD)
+        assert demand.uses == 1  # the rate of use counts what is refused, too
+
+
+async def test_waiting_requests_expire() -> None:
+    async with cold_rig() as (r, _):
+        asked = asyncio.create_task(r.engine.predict(COLD, [item(1)], r.clock.now() + 1.0))
+        await turns()
+        r.clock.advance(1.5)
+        with pytest.raises(DeadlineExceeded):
+            await asked
+        assert r.engine.is_unused(COLD)
+
+
+async def test_a_failed_load_fails_all_that_wait() -> None:
+    async with cold_rig() as (r, demand):
+        asked = [
+            asyncio.create_task(r.engine.predict(COLD, [item(number)], FAR)) for number in (1, 2)
+        ]
+        await turns()
+        r.engine.fail_waiting(COLD, ModelNotReady("it is damaged"))
+        for each in asked:
+            with pytest.raises(ModelNotReady, match="damaged"):
+                await each
+        await demand.arrive(r)
+        assert values(await r.engine.predict(COLD, [item(1)], FAR)) == [2]
+
+
+async def test_a_model_that_is_retired_is_in_use_until_its_requests_are_answered() -> None:
+    async with cold_rig() as (r, demand):
+        asked = asyncio.create_task(r.engine.predict(COLD, [item(1)], FAR))
+        await turns()
+        retiring = asyncio.create_task(r.engine.retire(COLD))
+        await turns()
+        assert not r.engine.is_unused(COLD)
+        await demand.arrive(r)
+        assert values(await asked) == [2]
+        await retiring
+        assert r.engine.is_unused(COLD)
