@@ -11,14 +11,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from app.access.entries import ADMIN, PREDICT, make_key
 from app.backends.fake import FakeBackend
 from app.errors import ModelError
 from app.serving import releases
-from tests.integration.harness import Api, serving
+from tests.handlers import asks, write_handler
+from tests.integration.harness import Api, serving, settled
 from tests.integration.publishing import Publisher, answered_by, eventually, lifecycle
 
+HANDLER = """
+import torchlane
+
+class H(torchlane.Handler):
+    async def predict(self, request):
+        number = request.json()
+        assert number < LIMIT
+        return number
+"""
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SECRET, KEY = make_key("root", [ADMIN, PREDICT])
 HEADERS = {"x-api-key": SECRET}
@@ -149,6 +160,29 @@ async def test_a_slow_version_goes_back(tmp_path: Path, monkeypatch: pytest.Monk
         assert "latency_above = 2" in (await release(api))["reason"]
 
 
+async def test_a_handler_that_fails_goes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(releases.Releases.follow, "__defaults__", (0.05,))
+    for version, limit in ((2, 1e9), (3, 100)):
+        source = HANDLER.replace("LIMIT", str(limit))
+        write_handler(tmp_path / "models", "m", version, source, [asks(1, 1)], entry="h:H")
+    file = tmp_path / "models.toml"
+    rules = f"{{ to = 3, steps = [50, 100], stop_if = {{ {MIN} }} }}"
+    file.write_text(f"[models.m]\nrelease = {rules}\n")
+    settings: dict[str, Any] = {"models_file": file, "versions": "all", "handlers": "on"}
+    async with serving(tmp_path / "models", **settings) as api:
+        await eventually(lambda: share(api), 50)
+        codes: set[int] = set()
+        for number in range(1000, 10_000):
+            if await state(api) != "running":
+                break
+            answer = await api.client.post("/models/m/predict", json=number)
+            codes.add(answer.status_code)
+        assert await state(api) == "rolled_back"
+        assert codes == {200, 500}
+
+
 async def test_users_keep_the_new_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "{ to = 3, steps = [10, 50, 90, 100], every_s = 0.5 }"
     async with released(tmp_path, text, monkeypatch) as api:
@@ -193,3 +227,26 @@ async def test_the_file_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         await lifecycle(api).reload()
         await eventually(lambda: release(api), None)
         assert {await answered_by(api, x=float(number)) for number in range(20)} == {2}
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("release = { to = 3 }", "m/2"),  # the server may be ready with one version
+        ("weights = { 2 = 9, 3 = 1 }", "m/2"),
+        ("weights = { 2 = 1, 3 = 9 }", "m/3"),
+    ],
+)
+async def test_the_version_with_the_largest_share_is_loaded_first(
+    tmp_path: Path, text: str, first: str
+) -> None:
+    publisher = Publisher(tmp_path)
+    for version in (2, 3):
+        publisher.publish(version)
+    (tmp_path / "models.toml").write_text(f"[models.m]\n{text}\n")
+    settings: dict[str, Any] = {"models_file": tmp_path / "models.toml", "versions": "all"}
+    with capture_logs() as logs:
+        async with serving(publisher.repository, **settings) as api:
+            await settled(api)
+    loaded = [log["model"] for log in logs if log["event"] == "model_loaded"]
+    assert (loaded[0], len(loaded)) == (first, 2)
