@@ -81,7 +81,7 @@ class Releases:
 
     def start(self) -> None:
         """Read the stages, before any version is served."""
-        if self._file is not None and self._wanted():
+        if self._file is not None:
             try:
                 self._take(self._file.read())
             except (OSError, ReleaseFileError) as error:

@@ -31,13 +31,16 @@ class Process:
     Args:
         folder: with the models file.
         judging: shared with other workers.
+        has_release: whether the models file has the release.
     """
 
-    def __init__(self, folder: Path, judging: SharedFile | None = None) -> None:
+    def __init__(
+        self, folder: Path, judging: SharedFile | None = None, *, has_release: bool = True
+    ) -> None:
         self.moment = 0.0
         self.metrics = Metrics()
         self.loaded = LoadedModels(None)
-        self.wanted = {"m": RELEASE}
+        self.wanted = {"m": RELEASE} if has_release else {}
         self.releases = Releases(
             self.loaded,
             lambda: self.wanted,
@@ -227,6 +230,12 @@ async def test_a_release_that_is_removed_ends(tmp_path: Path) -> None:
     await process.passes(0)
     assert process.shares == {}
     assert process.metric("share") == 0
+    assert ReleaseFile(tmp_path / "models.toml").read() == {}
+
+
+async def test_a_release_that_is_removed_while_the_server_is_down_ends(tmp_path: Path) -> None:
+    await watched(Process(tmp_path))
+    await Process(tmp_path, has_release=False).passes(0)
     assert ReleaseFile(tmp_path / "models.toml").read() == {}
 
 
