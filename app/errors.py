@@ -228,6 +228,12 @@ class NotRecorded(Unavailable):
     code = "not_recorded"
 
 
+class NotSaved(Unavailable):
+    """The state of a release could not be written beside the models file."""
+
+    code = "not_saved"
+
+
 class ShuttingDown(Unavailable):
     """The process accepts no new work."""
 

@@ -65,6 +65,8 @@ from app.serving.models_file import ModelsFile
 from app.serving.on_demand import MemoryLimits, OnDemandModels
 from app.serving.overrides import Overrides
 from app.serving.placement import Placement, Trial, measured_layout, place
+from app.serving.release_file import ReleaseFile
+from app.serving.releases import Releases
 from app.serving.replica_pool import ReplicaPool, log_failure
 from app.serving.served_artifacts import ServedArtifacts
 from app.serving.turn import Turn
@@ -194,6 +196,7 @@ def create_app(
         dialects_with(settings.predict_route, settings.health_route),
         engine,
         lifecycle,
+        _releases(settings, lifecycle, models, metrics, worker),
         loaded,
         _limits(settings),
         repository,
@@ -256,6 +259,19 @@ def _pools(mode: Mode, service: Callable[[], Service]) -> PoolFactory | None:
     )
 
 
+def _releases(
+    settings: Settings,
+    lifecycle: Lifecycle,
+    models: ModelsFile,
+    metrics: Metrics,
+    worker: Worker | None,
+) -> Releases:
+    """The releases of the models file."""
+    file = None if settings.models_file is None else ReleaseFile(settings.models_file)
+    judging = worker.shared.releases if worker else None
+    return Releases(lifecycle.loaded, models.releases, lifecycle.works, file, metrics, judging)
+
+
 def _limits(settings: Settings) -> RequestLimits:
     return RequestLimits(
         max_body_bytes=settings.max_body_bytes,
@@ -292,11 +308,17 @@ def _lifespan(
             await grpc.start()  # before models are loaded: the port may be in use
         if tier is not None:
             tier.start()
+        service.releases.start()
         await lifecycle.start()
-        following = asyncio.create_task(keyring.follow())
-        following.add_done_callback(log_failure)
+        following = [
+            asyncio.create_task(each) for each in (keyring.follow(), service.releases.follow())
+        ]
+        for task in following:
+            task.add_done_callback(log_failure)
         yield
-        following.cancel()
+        for task in following:
+            task.cancel()
+        service.releases.close()
         lifecycle.begin_drain(drain_s)  # unless the server began it
         if grpc is not None:
             await grpc.close(lifecycle.stop_left_s() / 2)

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request, Response
 
 from app.api.access import Admin
 from app.api.endpoints import version_number
+from app.api.native.models import release_state
 from app.api.negotiation import NEVER, fields_of, gzip_of
 from app.api.openapi import schemas
 from app.api.openapi.errors import ERRORS
@@ -17,6 +18,7 @@ from app.api.openapi.headers import RETRY_AFTER
 from app.api.queries import check_query
 from app.api.service import Service
 from app.errors import Abandoned
+from app.serving.releases import Action
 from app.serving.rollout import Changes
 from app.types import ModelId, Profile
 
@@ -109,6 +111,31 @@ def add_admin(app: FastAPI, service: Service) -> None:
     ) -> schemas.ChangesAnswer:
         """Stop serving a version, after the policy's next version has replaced it."""
         return _answer(await lifecycle.unload(name, version_number(version)), response)
+
+    async def acted(name: str, action: Action) -> schemas.ModelRelease | None:
+        await service.releases.act(name, action)
+        return release_state(service, name)
+
+    @router.post(
+        "/models/{name}/release/pause", operation_id="pause_release", responses=ERRORS[404]
+    )
+    async def pause_release(_: Admin, name: Name) -> schemas.ModelRelease | None:
+        """Stay at the current step of a release; it is still rolled back if it fails."""
+        return await acted(name, "pause")
+
+    @router.post(
+        "/models/{name}/release/resume", operation_id="resume_release", responses=ERRORS[404]
+    )
+    async def resume_release(_: Admin, name: Name) -> schemas.ModelRelease | None:
+        """Go on with a release that was paused; begin one again that was rolled back."""
+        return await acted(name, "resume")
+
+    @router.post(
+        "/models/{name}/release/rollback", operation_id="rollback_release", responses=ERRORS[404]
+    )
+    async def rollback_release(_: Admin, name: Name) -> schemas.ModelRelease | None:
+        """Give the old version all requests that name no version."""
+        return await acted(name, "rollback")
 
     @router.post("/profile", operation_id="profile", response_class=Response, responses=PROFILED)
     async def profile(_: Admin, request: Request, seconds: Seconds = USUAL_S) -> Response:

@@ -34,6 +34,7 @@ STATUS: dict[type[errors.TorchlaneError], int] = {
     errors.AlreadyRecording: 409,
     errors.ModelNotReady: 503,
     errors.NotRecorded: 503,
+    errors.NotSaved: 503,
     errors.ShuttingDown: 503,
     errors.DeadlineExceeded: 504,
     errors.BackendFailed: 500,

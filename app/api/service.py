@@ -19,6 +19,7 @@ from app.metrics import Metrics
 from app.registry.loaded_models import LoadedModels
 from app.registry.repository import Repository
 from app.serving.lifecycle import Lifecycle
+from app.serving.releases import Releases
 from app.telemetry.access_log import AccessLog
 from app.telemetry.tracing import Tracing
 from app.types import Profile
@@ -64,6 +65,7 @@ class Service:
     dialects: Dialects
     engine: Engine
     lifecycle: Lifecycle
+    releases: Releases
     loaded: LoadedModels
     limits: RequestLimits
     repository: Repository

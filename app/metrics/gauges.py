@@ -169,6 +169,19 @@ class Gauges:
             (),
             "livemax",
         )
+        self.release_share = gauge(
+            "release_share",
+            "Share of the requests that name no version which a release gives its new version, 0 "
+            "to 1; 0 once the models file has no release to it.",
+            LABELS,
+            "livemax",
+        )
+        self.release_rolled_back = gauge(
+            "release_rolled_back",
+            "1 while a release to this version is rolled back, else 0.",
+            LABELS,
+            "livemax",
+        )
         self.build_info = gauge(
             "build_info",
             "Always 1; the labels describe the build, `compiled` whether mypyc compiled it.",

@@ -41,6 +41,7 @@ class Shared(NamedTuple):
         overrides: requests of an administrator.
         profile: locked while a profile is recorded.
         claims: see `Claims`.
+        releases: locked by the worker that judges releases.
         metrics: values of each worker, and last those of the parent.
     """
 
@@ -48,6 +49,7 @@ class Shared(NamedTuple):
     overrides: SharedFile
     profile: SharedFile
     claims: SharedFile
+    releases: SharedFile
     metrics: tuple[SharedFile, ...]
 
     def __str__(self) -> str:
@@ -61,7 +63,7 @@ class Shared(NamedTuple):
         Raises:
             OSError: if that is impossible.
         """
-        made = cls._of([SharedFile.create() for _ in range(4 + workers + 1)])
+        made = cls._of([SharedFile.create() for _ in range(5 + workers + 1)])
         made.connections.write(bytes((workers + 1) * COUNT.size))  # so that no later write fails
         return made
 
@@ -76,13 +78,13 @@ class Shared(NamedTuple):
 
     @classmethod
     def _of(cls, files: Iterable[SharedFile]) -> Shared:
-        connections, overrides, profile, claims, *metrics = files
-        return cls(connections, overrides, profile, claims, tuple(metrics))
+        connections, overrides, profile, claims, releases, *metrics = files
+        return cls(connections, overrides, profile, claims, releases, tuple(metrics))
 
     def descriptors(self) -> list[int]:
         """The descriptors of all files."""
-        files = (self.connections, self.overrides, self.profile, self.claims, *self.metrics)
-        return [file.descriptor for file in files]
+        *single, metrics = self
+        return [file.descriptor for file in (*single, *metrics)]
 
     def close(self) -> None:
         """Close all files."""

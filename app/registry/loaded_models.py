@@ -16,6 +16,7 @@ from app.codecs.declared import DeclaredTensors
 from app.errors import ModelNotFound, ModelNotReady, TorchlaneError
 from app.handlers.contract import HandlerPool
 from app.registry.model_settings import ModelSettings
+from app.registry.releases import Stage, release_weights
 from app.registry.weights import Split, split_of
 from app.types import Device, ModelId, Serving
 from models.choices import did_you_mean
@@ -135,7 +136,8 @@ class LoadedModels:
         default_model: the current model for requests without a name; None if they must name one.
         has_handlers: whether any handler is loaded.
         has_streams: whether any loaded handler yields.
-        has_weights: whether the versions of any loaded model or handler have weights.
+        has_weights: whether the versions of any loaded model or handler have weights, also of a
+            release.
         has_begun: whether loading has begun, as it does with the application's lifespan.
         is_discovered: whether the repository has been read.
         is_unreadable: whether every attempt to read the repository has failed.
@@ -149,6 +151,7 @@ class LoadedModels:
         self._current: dict[str, LoadedModel] = {}
         self._splits: dict[str, Split] = {}  # of the models with weights
         self.has_weights = False
+        self._stages: Mapping[str, Stage] = {}  # how far releases are
         self._by_id: dict[ModelId, LoadedModel] = {}
         # Apart from models: whoever asks for a model never gets a handler.
         self._current_handlers: dict[str, LoadedHandler] = {}
@@ -298,10 +301,24 @@ class LoadedModels:
         models = (model for model in (*self._by_id, *self._handlers) if model.name == name)
         return tuple(sorted(models, reverse=True))
 
+    def set_stages(self, stages: Mapping[str, Stage]) -> None:
+        """Divide requests as these stages of releases say, by model."""
+        before, self._stages = self._stages, stages
+        for name in before.keys() | stages.keys():
+            if before.get(name) != stages.get(name):
+                self._choose_current(name)
+
+    def stage(self, name: str) -> Stage | None:
+        """How far a model's release is; None if it has none, or it has not begun."""
+        return self._stages.get(name)
+
     def _update_current(self, name: str) -> None:
         self.changes += 1
         self.has_handlers = bool(self._handlers)
         self.has_streams = any(each.manifest.streams for each in self._handlers.values())
+        self._choose_current(name)
+
+    def _choose_current(self, name: str) -> None:
         versions = self.versions(name)
         self._current.pop(name, None)
         self._current_handlers.pop(name, None)
@@ -310,7 +327,11 @@ class LoadedModels:
         if newest is not None:
             in_handler = isinstance(newest, LoadedHandler)
             served = [each.version for each in versions if (each in self._handlers) == in_handler]
-            split = split_of(name, newest.settings.weights, newest.settings.sticky, served)
+            settings = newest.settings
+            weights = settings.weights
+            if settings.release is not None:
+                weights = release_weights(settings.release, self._stages.get(name), served)
+            split = split_of(name, weights, settings.sticky, served)
             chosen = versions[0]
             if split is not None:
                 self._splits[name] = split

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from app.registry.releases import Release
 from app.registry.weights import BODY
 from models.choices import Precision
 
@@ -14,7 +15,7 @@ MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 # Of the models file. Everything else is for models alone.
 OF_HANDLERS = frozenset(("python", "processes", "user"))
 OF_BOTH = frozenset(
-    ("timeout_ms", "queue_limit_items", "allowed_keys", "required", "weights", "sticky")
+    ("timeout_ms", "queue_limit_items", "allowed_keys", "required", "weights", "release", "sticky")
 )
 
 
@@ -40,6 +41,7 @@ class ModelSettings:
         processes: how many processes run a handler; None: as its artifact says.
         user: that they run as; None: the server's.
         weights: of its versions in requests that name none; empty: the newest gets all.
+        release: to a version in steps, which then takes the place of weights; None: no release.
         sticky: what these requests have in common to get the same version, see `Split`.
         on_demand: whether it is loaded when a request needs it, not at the start.
         idle_s: seconds without a request after which it is unloaded again; None: no limit.
@@ -63,6 +65,7 @@ class ModelSettings:
     processes: int | None = None
     user: str | None = None
     weights: Mapping[int, float] = field(default_factory=dict)
+    release: Release | None = None
     sticky: str = BODY
     on_demand: bool = False
     idle_s: float | None = None

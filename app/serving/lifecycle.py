@@ -208,16 +208,17 @@ class Lifecycle:
         """Ready if not draining and required models work, or with none required, all were tried."""
         if self.stopping:
             return Readiness(False, ("the server is shutting down",))
-        readiness = self.requirements.readiness(self._works)
+        readiness = self.requirements.readiness(self.works)
         if self._settled or (self._config.required and self.requirements.name_any):
             return readiness
         return readiness.but(f"models are being loaded: {list_names(self.problems())}")
 
     def problems(self) -> dict[str, str]:
         """Models that should work but do not, by name, with the reason."""
-        return self.requirements.problems(self._works)
+        return self.requirements.problems(self.works)
 
-    def _works(self, model: ModelId) -> bool:
+    def works(self, model: ModelId) -> bool:
+        """Whether requests for this version can be answered now."""
         handler = self.loaded.handler(model.name, model.version)
         if handler is not None:
             return handler.pool.works() and self.loaded.missing(handler.manifest) is None

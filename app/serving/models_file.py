@@ -22,6 +22,7 @@ from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, fi
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from app.registry.model_settings import MODEL_NAME, ModelSettings
+from app.registry.releases import Release
 from app.registry.weights import BODY, HEADER, KEY
 from models.byte_order import strip_byte_order_mark
 from models.choices import Precision, did_you_mean
@@ -65,6 +66,7 @@ class Entry(BaseModel):
     load: Literal["always", "on-demand"] | None = None
     idle_s: float | None = Field(None, gt=0, le=31_536_000, allow_inf_nan=False)
     weights: dict[str, Weight] | None = None
+    release: Release | None = None
     sticky: str | None = None
 
     @field_validator("weights")
@@ -101,6 +103,7 @@ class Entry(BaseModel):
             "processes": self.processes,
             "user": self.user,
             "weights": self.weights and {int(each): n for each, n in self.weights.items()},
+            "release": self.release,
             "sticky": self.sticky,
             "on_demand": None if self.load is None else self.load == "on-demand",
             "idle_s": self.idle_s,
@@ -158,6 +161,11 @@ class ModelsFile:
     def of(self, name: str) -> ModelSettings:
         """The settings of a model, which may not exist."""
         return self._settings.get(name, self._defaults)
+
+    def releases(self) -> dict[str, Release]:
+        """The releases, by model."""
+        settings = self._settings.items()
+        return {name: each.release for name, each in settings if each.release is not None}
 
     def look(self) -> None:
         """Apply changes to the file; if it is wrong, its last good content still applies."""
@@ -267,6 +275,9 @@ class _Reader:
         if entry.idle_s is not None and entry.load == "always":
             what = "only a model on demand is unloaded; leave it out, or set load = 'on-demand'"
             self._wrong(f"[models.{name}] idle_s: {what}")
+        if entry.release is not None and entry.weights is not None:
+            what = "a release sets the weights itself; leave one of the two out"
+            self._wrong(f"[models.{name}] release and weights: {what}")
         if entry.allowed_keys is not None and not self._asks_for_keys:
             what = "this server has no API keys; set TORCHLANE_API_KEYS_FILE"
             self._wrong(f"[models.{name}] allowed_keys: {what}")

@@ -19,11 +19,12 @@ from app.registry.loaded_models import (
     VersionStatus,
 )
 from app.registry.model_settings import ModelSettings
+from app.registry.releases import release_weights
 from app.registry.repository import Stamp
 from app.serving.installer import Attempt, Installer
 from app.serving.overrides import Override
 from app.serving.served_artifacts import ServedArtifacts, State
-from app.serving.version_policy import VersionPolicy
+from app.serving.version_policy import VersionPolicy, Wanted
 from app.threads import in_thread
 from app.types import ModelId
 
@@ -153,7 +154,7 @@ class Rollout:
         kept: list[ModelId] = []
         tried: set[ModelId] = set()
         rejected = 0
-        for number in wanted.candidates:
+        for number in self._ordered(name, wanted):
             model = ModelId(name, number)
             if len(kept) + rejected >= wanted.most:
                 break
@@ -190,6 +191,19 @@ class Rollout:
             if each.changed and each.id not in tried and not self.loaded.serves(each.id)
         ]
         self.loaded.forget(name, {*on_disk, *wanted.candidates}.difference(settled))
+
+    def _ordered(self, name: str, wanted: Wanted) -> Sequence[int]:
+        """The candidates; of a model with weights or a release, the largest share comes first.
+
+        At a restart, requests would otherwise get a version that was rolled back until the other
+        one is loaded.
+        """
+        settings = self._settings(name)
+        weights = settings.weights
+        first, rest = wanted.candidates[: wanted.most], wanted.candidates[wanted.most :]
+        if settings.release is not None:
+            weights = release_weights(settings.release, self.loaded.stage(name), first)
+        return (*sorted(first, key=lambda number: -weights.get(number, 0.0)), *rest)
 
     def _forget_others(self, name: str, tried: set[ModelId]) -> None:
         """Forget the failures of versions that are not wanted now."""

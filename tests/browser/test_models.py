@@ -143,6 +143,21 @@ def test_weights_and_those_without_effect_are_shown(visit: Visits, server: Serve
     expect(card.get_by_text(problem)).to_have_count(0)
 
 
+def test_a_release_is_shown(visit: Visits, server: Server) -> None:
+    page = visit(server.url)
+    release = {"to": 3, "state": "running", "step": 2, "steps": [1, 12.5, 100], "percent": 12.5}
+    ready = [{"version": number, "state": "ready", "problem": None} for number in (3, 2)]
+    model = {"name": "digits", "default": True, "state": "ready", "version": 2, "versions": ready}
+    models_of(page, [{**model, "release": {**release, "reason": None, "problem": None}}])
+    card = page.get_by_role("region", name="Model digits")
+    expect(card).to_contain_text("Release of version 3: running, step 2 of 3: 12.5 %")
+    back = {**release, "state": "rolled_back", "percent": 0, "reason": "0.2 of the items failed"}
+    models_of(page, [{**model, "release": back}])
+    expect(card).to_contain_text("3: rolled back, step 2 of 3: 0 %; 0.2 of the items failed")
+    models_of(page, [{**model, "release": None}])
+    expect(card).not_to_contain_text("Release")
+
+
 def test_an_empty_repository_says_how_to_fill_it(visit: Visits, server: Server) -> None:
     page = visit(server.url)
     models_of(page, [])

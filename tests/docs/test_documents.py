@@ -19,6 +19,7 @@ from app.metrics import Metrics
 from app.metrics.gauges import ModelGauges
 from app.registry.loaded_models import ModelState, VersionStatus
 from app.registry.model_settings import ModelSettings
+from app.registry.releases import Release, StopIf
 from app.serving.models_file import Entry, ModelsFile
 from app.settings import PREFIX, Settings
 from app.types import ModelId
@@ -70,23 +71,32 @@ def test_settings_have_the_same_groups_in_the_help(capsys: pytest.CaptureFixture
 def test_every_setting_of_a_model_is_documented(tmp_path: Path) -> None:
     documented = {cells[0].strip("`"): cells[1].strip("`") for cells in rows("models-file.md")}
     assert set(documented) == set(Entry.model_fields)
+    release = documented.pop("release")  # instead of weights
     examples = "".join(f"{key} = {value}\n" for key, value in documented.items())
     file = tmp_path / "file"
-    file.write_text(f"[models.a]\n{examples}")
+    file.write_text(f"[models.a]\n{examples}[models.b]\nrelease = {release}\n")
     settings = ModelsFile(file, ModelSettings(), ["cuda:0", "cuda:1"], asks_for_keys=True)
     assert settings.of("a") != ModelSettings()
 
 
 def test_the_examples_of_a_models_file_suit_every_server(tmp_path: Path) -> None:
-    examples = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/models-file.md").read_text(), re.S)
+    text = "".join((ROOT / "docs" / each).read_text() for each in ("models-file.md", "releases.md"))
+    examples = re.findall(r"```toml\n(.*?)```", text, re.S)
     read = []
     for example in examples:
         (tmp_path / "file").write_text(example)
         read.append(ModelsFile(tmp_path / "file", ModelSettings(), ["cpu"], asks_for_keys=False))
-    settings, weights = read
+    settings, weights, release = read
     assert settings.of("digits").max_batch_size == 32
     assert not settings.of("embeddings").cache
     assert weights.of("digits").weights == {2: 95, 3: 5}
+    assert release.of("digits").release is not None
+
+
+def test_every_key_of_a_release_is_documented() -> None:
+    documented = {cells[0].strip("`") for cells in rows("releases.md") if "POST" not in cells[0]}
+    keys = {each.alias or name for name, each in Release.model_fields.items()} - {"stop_if"}
+    assert documented == keys | {f"stop_if.{name}" for name in StopIf.model_fields}
 
 
 def test_every_error_is_documented_with_its_status() -> None:

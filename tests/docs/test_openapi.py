@@ -28,6 +28,7 @@ ADMIN = {
     "/admin/reload",
     "/admin/models/{name}/load",
     "/admin/models/{name}/unload",
+    *(f"/admin/models/{{name}}/release/{action}" for action in ("pause", "resume", "rollback")),
     "/admin/models/{name}/versions/{version}/load",
     "/admin/models/{name}/versions/{version}/unload",
 }
@@ -243,4 +244,4 @@ def test_parameters_and_operations_have_unique_names(described: dict[str, Any]) 
         names = [each["name"].lower() for each in operation.get("parameters", [])]
         assert len(names) == len(set(names)), operation["operationId"]
     ids = [operation["operationId"] for operation in operations]
-    assert len(ids) == len(set(ids)) == 55
+    assert len(ids) == len(set(ids)) == 58

@@ -134,10 +134,32 @@ def _summary(service: Service, name: str, loaded: Loaded | None) -> schemas.Mode
         state=state.value,
         version=loaded.id.version if loaded else None,
         weights=_weights(service.loaded.split(name)),
+        release=release_state(service, name),
         versions=[_version_state(each) for each in statuses],
         problem=problem,
         modelName=name,
         modelUrl=f"{name}/{loaded.id.version}" if loaded else name,
+    )
+
+
+def release_state(service: Service, name: str) -> schemas.ModelRelease | None:
+    """How far the release of a model is; None if it has none."""
+    stage, release = service.loaded.stage(name), service.releases.of(name)
+    if release is None:
+        return None
+    if stage is not None and stage.release != release:
+        stage = None  # of the release before a change of the models file
+    problem = service.releases.problem(name)
+    return schemas.ModelRelease(
+        to=release.to,
+        old=stage.old if stage else release.old,
+        state="waiting" if stage is None or problem else stage.phase.value,
+        step=stage.step + 1 if stage else 0,
+        steps=release.steps,
+        percent=stage.percent if stage else 0.0,
+        seconds=round(time.time() - stage.since, 1) if stage else None,
+        reason=stage.reason if stage else None,
+        problem=problem,
     )
 
 

@@ -238,6 +238,20 @@ class VersionWeights(BaseModel):
     problem: str | None = Field(description="which weights have no effect, and why")
 
 
+class ModelRelease(BaseModel):
+    """A release in steps to a version, which the models file sets."""
+
+    to: int = Field(description="the new version")
+    old: int | None = Field(description="the version with the rest; null before it has begun")
+    state: Literal["waiting", "running", "paused", "rolled_back", "completed"]
+    step: int = Field(description="its number, from 1; 0 before it has begun")
+    steps: list[float] = Field(description="per cent of the requests that name no version")
+    percent: float = Field(description="what the new version gets now")
+    seconds: float | None = Field(description="since when this step or state lasts")
+    reason: str | None = Field(description="why it was rolled back")
+    problem: str | None = Field(description="why it does not go on")
+
+
 class ModelSummary(BaseModel):
     """A model in the repository, and its loaded versions."""
 
@@ -252,6 +266,9 @@ class ModelSummary(BaseModel):
     )
     weights: VersionWeights | None = Field(
         None, description="of versions in requests that name none; null: `version` gets all"
+    )
+    release: ModelRelease | None = Field(
+        None, description="the release that divides these requests; null: there is none"
     )
     versions: list[VersionState]
     problem: str | None = Field(

@@ -167,6 +167,13 @@ function servesOf(version, weights) {
   return `serves versions ${parts.join(", ")}`;
 }
 
+/** How far a release is, and why it went back or waits. */
+function releaseOf({ to, state, step, steps, percent, reason, problem }) {
+  const at = step ? `, step ${step} of ${steps.length}: ${number(percent)} %` : "";
+  const why = reason ?? problem;
+  return `Release of version ${to}: ${state.replace("_", " ")}${at}${why ? `; ${why}` : ""}`;
+}
+
 /** One model. Its elements stay when it changes, so the focus stays too. */
 class Card {
   /** @type {Map<number, Version>} */
@@ -174,6 +181,7 @@ class Card {
   #tags = h("span.row");
   #switch;
   #idle = h("p.note", { hidden: true }); // which weights have no effect
+  #release = h("p.note", { hidden: true });
   #body = h("tbody");
 
   constructor(name, models) {
@@ -188,16 +196,19 @@ class Card {
       h("div.row", null, h("h3", { text: name }), this.#tags,
         h("span.actions", null, this.#switch.element)),
       this.#idle,
+      this.#release,
       h("div.scroll", { tabindex: 0, role: "region", "aria-label": `Versions of ${name}` },
         h("table.versions", null, h("thead", null, h("tr", null, ...columns)), this.#body)),
       this.plan.element);
   }
 
-  show({ default: isDefault, version, versions, weights }, now) {
+  show({ default: isDefault, version, versions, weights, release }, now) {
     fill(this.#tags, isDefault && h("span.tag", { text: "default" }),
       version !== null && h("span.note", { text: servesOf(version, weights) }));
     this.#idle.hidden = !weights?.problem;
     this.#idle.textContent = weights?.problem ?? "";
+    this.#release.hidden = !release;
+    this.#release.textContent = release ? releaseOf(release) : "";
     this.#switch.show(versions.some((each) => SERVED.includes(each.state)));
     this.plan.changed(JSON.stringify(versions.map((each) => [each.version, each.state])));
     const before = [...this.#versions.keys()].join();

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from structlog.testing import capture_logs
 
 from app.main import of_models
 from app.registry.model_settings import ModelSettings
+from app.registry.releases import Release
 from app.serving.models_file import Entry, ModelsFile, ModelsFileError
 from app.settings import Settings
 
@@ -37,6 +39,7 @@ idle_s = 600
 required = false
 
 [models."other"]
+release = { to = 3, from = 2, every_s = 60, stop_if = { latency_above = 1.5 } }
 """
 
 
@@ -72,9 +75,16 @@ def test_file_overrides_the_defaults(file: Path) -> None:
         sticky="header:X-User",
         on_demand=True,
         idle_s=600,
-        set_by_file=frozenset(Entry.model_fields) - {"variant"},
+        set_by_file=frozenset(Entry.model_fields) - {"variant", "release"},
     )
-    assert models.of("other") == models.of("absent") == DEFAULTS
+    release = Release.model_validate(
+        {"to": 3, "from": 2, "every_s": 60, "stop_if": {"latency_above": 1.5}}
+    )
+    assert models.of("other") == replace(
+        DEFAULTS, release=release, set_by_file=frozenset({"release"})
+    )
+    assert models.releases() == {"other": release}
+    assert models.of("absent") == DEFAULTS
     assert models.required == {"other"}
     assert set(Entry.model_fields) - {"variant"} == {
         line.partition(" = ")[0] for line in ALL.splitlines() if "=" in line
@@ -122,6 +132,13 @@ def test_model_cache_needs_the_servers_cache(file: Path) -> None:
         ("[models.a]\nweights = { 2 = 0, 3 = 0 }", "at least one weight must be above 0"),
         ("[models.a]\nweights = {}", "at least one weight must be above 0"),
         ("[models.a]\nweights = { new = 5 }", "'new' is not a version; a version is a number"),
+        ("[models.a]\nrelease = { to = 3, steps = [1] }", "release.steps = [1]: steps must rise"),
+        ("[models.a]\nrelease = { to = 0 }", "release.to = 0: Input should be greater"),
+        ("[models.a]\nrelease = { too = 3 }", "[models.a] release.too is not a model setting"),
+        (
+            "[models.a]\nrelease.to = 3\nweights.3 = 1",
+            "[models.a] release and weights: a release sets the weights itself",
+        ),
         ("[models.a]\nsticky = 'header:'", 'sticky = \'header:\': use "body", "key" or'),
         ("[models.a]\nsticky = 'header:X User'", 'use "body", "key" or "header:NAME"'),
         ("[models.a]\nload = 'always'\nidle_s = 9", "idle_s: only a model on demand is unloaded"),

@@ -1,0 +1,102 @@
+"""How far releases are, in a JSON file beside the models file.
+
+All workers read it, and so do other servers whose models file is in the same folder. A change
+replaces the whole file while a lock on another file beside it is held.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from app.registry.releases import Stage
+from models.contained import FileRejected, read_named
+from models.durable import replacing
+
+STAGES = TypeAdapter(dict[str, Stage])
+MAX_FILE_BYTES = 16 << 20
+LOCK_S, LOCK_LOOK_S = 2.0, 0.02  # others hold the lock for milliseconds
+Stages = Mapping[str, Stage]
+
+
+class ReleaseFileError(ValueError):
+    """The file is damaged; the message names it, and says what to do."""
+
+
+class ReleaseFile:
+    """The stages of all releases, by model.
+
+    Args:
+        models_file: the models file, which has the releases.
+    """
+
+    def __init__(self, models_file: Path) -> None:
+        self.path = models_file.with_name(f"{models_file.name}.releases.json")
+        self._lock = models_file.with_name(f"{models_file.name}.releases.lock")
+        self._read: tuple[bytes | None, Stages] = None, {}
+
+    def read(self) -> Stages:
+        """The stages; none without the file.
+
+        Raises:
+            ReleaseFileError: if it is damaged.
+            OSError: if it cannot be read.
+        """
+        try:
+            data = read_named(self.path, MAX_FILE_BYTES)
+        except FileNotFoundError:
+            return {}
+        except FileRejected as error:
+            raise ReleaseFileError(f"{self.path}: {error}") from None
+        known, stages = self._read
+        if data == known:
+            return stages
+        try:
+            stages = STAGES.validate_json(data)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = "".join(f"{each}: " for each in first["loc"])
+            raise ReleaseFileError(
+                f"{self.path} is damaged: {where}{first['msg']}; delete it, and releases begin anew"
+            ) from None
+        self._read = data, stages
+        return stages
+
+    def change(self, how: Callable[[Stages], Stages]) -> Stages:
+        """Replace the stages by what `how` makes of them, and return the new ones.
+
+        Raises:
+            ReleaseFileError: if the file is damaged; it then stays as it is.
+            OSError: if it cannot be read or written.
+            Exception: any exception of `how`.
+        """
+        with self._locked():
+            before = self.read()
+            after = how(before)
+            if after != before:
+                with replacing(self.path) as file:
+                    file.write(STAGES.dump_json(dict(after), indent=2, by_alias=True) + b"\n")
+            return after
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            ends_at = time.monotonic() + LOCK_S
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > ends_at:
+                        raise
+                time.sleep(LOCK_LOOK_S)
+            yield
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,222 @@
+"""Judges a release: compares what its new version and its old one have done in the current step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from prometheus_client.registry import Collector
+
+from app.errors import (
+    BackendFailed,
+    DeadlineExceeded,
+    HandlerDied,
+    HandlerFailed,
+    HandlerMemory,
+    HandlerTimeout,
+    NonFiniteOutput,
+)
+from app.registry.releases import Phase, Release, Stage, old_version
+from app.types import ModelId
+
+DOWN_S = 10.0  # that no replica runs the new version: a broken replica may be back before
+LEAST_WATCH_S = 60.0  # that a step is watched after a restart, even if its time has passed
+# Outcomes of items for which the version is to blame, not the caller, nor a stop of the server.
+FAILURES = {
+    "internal",
+    *(
+        kind.code
+        for kind in (
+            BackendFailed,
+            NonFiniteOutput,
+            DeadlineExceeded,
+            HandlerFailed,
+            HandlerDied,
+            HandlerMemory,
+            HandlerTimeout,
+        )
+    ),
+}
+ACTIVE = (Phase.RUNNING, Phase.PAUSED)  # phases in which the new version is judged
+
+
+class Counts(NamedTuple):
+    """What a version has done.
+
+    Attributes:
+        requests: number of its requests.
+        ok: items with a prediction.
+        failed: items that failed through its fault.
+        computed: requests without a failure for which something was computed.
+        seconds: sum of their times in queue and computation.
+    """
+
+    requests: float = 0.0
+    ok: float = 0.0
+    failed: float = 0.0
+    computed: float = 0.0
+    seconds: float = 0.0
+
+    def since(self, before: Counts) -> Counts:
+        """What was done since the earlier counts."""
+        return Counts(*(now - then for now, then in zip(self, before, strict=True)))
+
+
+AllCounts: TypeAlias = Mapping[ModelId, Counts]
+
+
+def counts_of(names: Collection[str], collector: Collector) -> AllCounts:
+    """The counts of all versions of these models."""
+    counts: dict[ModelId, dict[str, float]] = {}
+
+    def add(labels: Mapping[str, str], field: str, value: float) -> None:
+        if labels.get("model") in names:
+            of = counts.setdefault(ModelId(labels["model"], int(labels["version"])), {})
+            of[field] = of.get(field, 0.0) + value
+
+    for family in collector.collect():
+        for sample in family.samples:
+            labels, value = sample.labels, sample.value
+            match sample.name:
+                case "torchlane_items_total" if labels["outcome"] == "ok":
+                    add(labels, "ok", value)
+                case "torchlane_items_total" if labels["outcome"] in FAILURES:
+                    add(labels, "failed", value)
+                case "torchlane_model_requests_total":
+                    add(labels, "requests", value)
+                    if labels["result"] == "computed":
+                        add(labels, "computed", value)
+                case "torchlane_model_request_seconds_total":
+                    if labels["part"] in ("queue", "compute"):
+                        add(labels, "seconds", value)
+    return {model: Counts(**each) for model, each in counts.items()}
+
+
+def reason_to_stop(release: Release, new: Counts, old: Counts) -> str | None:
+    """Why the new version must not go on; None: nothing speaks against it.
+
+    Args:
+        release: its rules.
+        new: what the new version has done in the current step.
+        old: the same of the old version.
+    """
+    rules, judged = release.stop_if, new.ok + new.failed
+    if min(new.requests, judged) >= rules.min_requests:
+        errors = new.failed / judged
+        if errors > rules.errors_above:
+            return (
+                f"{errors:.3g} of the items of version {release.to} failed, more than "
+                f"errors_above = {rules.errors_above:g}"
+            )
+    if rules.latency_above is None or min(new.computed, old.computed) < rules.min_requests:
+        return None
+    new_s, old_s = new.seconds / new.computed, old.seconds / old.computed
+    if new_s > rules.latency_above * old_s:
+        return (
+            f"requests of version {release.to} took {new_s * 1000:.3g} ms on average, those of the "
+            f"old version {old_s * 1000:.3g} ms, and latency_above = {rules.latency_above:g}"
+        )
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What the judge remembers of the beginning of a step.
+
+    Attributes:
+        stage: the stage that it watches.
+        old_id: the version that it is compared with.
+        began: when it first saw the stage, on the monotonic clock.
+        new, old: the counts of both versions at that moment.
+    """
+
+    stage: Stage
+    old_id: ModelId
+    began: float
+    new: Counts
+    old: Counts
+
+
+class Judge:
+    """Decides what becomes of each release.
+
+    Args:
+        clock: monotonic seconds.
+        now: seconds since 1970.
+    """
+
+    def __init__(self, clock: Callable[[], float], now: Callable[[], float]) -> None:
+        self._clock = clock
+        self._now = now
+        self._watches: dict[str, Watch] = {}
+        self._down: dict[str, float] = {}  # by model, since when its new version cannot run
+
+    def next_stage(
+        self,
+        name: str,
+        release: Release,
+        stage: Stage | None,
+        served: Sequence[int],
+        counts: AllCounts,
+        works: Callable[[ModelId], bool],
+    ) -> Stage | None:
+        """The stage of a model's release after this look; None: none has begun.
+
+        Args:
+            name: of the model.
+            release: as the models file has it now; another one than that of the stage begins anew.
+            stage: the current stage; None: it has not begun.
+            served: the served versions.
+            counts: what all versions have done so far.
+            works: whether a served version can run now.
+        """
+        is_new = stage is None or stage.release != release
+        if release.problem(served) is not None:  # a step counts while both versions are served
+            self._watches.pop(name, None)
+            return stage  # of an earlier release, it tells which version serves
+        old = old_version(release, stage, [each for each in served if each != release.to])
+        if stage is None or is_new:
+            return Stage(release=release, old=old, since=self._now())
+        if stage.phase not in ACTIVE:
+            return stage
+        new_id, old_id = ModelId(name, release.to), ModelId(name, old)
+        if not works(new_id):
+            return self._after_down(name, stage, also_old=not works(old_id))
+        self._down.pop(name, None)
+        new_counts, old_counts = (counts.get(each, Counts()) for each in (new_id, old_id))
+        watch = self._watches.get(name)
+        if watch is None or (watch.stage, watch.old_id) != (stage, old_id):
+            watch = Watch(stage, old_id, self._clock(), new_counts, old_counts)
+            self._watches[name] = watch
+        return self._judged(watch, new_counts.since(watch.new), old_counts.since(watch.old))
+
+    def _after_down(self, name: str, stage: Stage, *, also_old: bool) -> Stage:
+        """The stage while no replica can run the new version."""
+        if also_old:
+            self._down.pop(name, None)
+            return stage
+        since = self._down.setdefault(name, self._clock())
+        if self._clock() - since < DOWN_S:
+            return stage
+        reason = f"no replica could run version {stage.release.to} for {DOWN_S:g} s"
+        return stage.changed(self._now(), phase=Phase.ROLLED_BACK, reason=reason)
+
+    def _judged(self, watch: Watch, new: Counts, old: Counts) -> Stage:
+        """The stage after what both versions have done in it."""
+        stage, now = watch.stage, self._now()
+        release = stage.release
+        reason = reason_to_stop(release, new, old)
+        if reason is not None:
+            return stage.changed(now, phase=Phase.ROLLED_BACK, reason=reason)
+        if stage.phase is Phase.PAUSED or not self._has_lasted(watch):
+            return stage
+        if stage.step + 1 < len(release.steps):
+            return stage.changed(now, step=stage.step + 1)
+        return stage.changed(now, phase=Phase.COMPLETED)
+
+    def _has_lasted(self, watch: Watch) -> bool:
+        """Whether a step may end: it was watched all the time, or long enough after a restart."""
+        every_s, watched_s = watch.stage.release.every_s, self._clock() - watch.began
+        is_over = self._now() - watch.stage.since >= every_s
+        return watched_s >= every_s or (is_over and watched_s >= LEAST_WATCH_S)
