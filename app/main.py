@@ -61,8 +61,9 @@ from app.serving.handlers import HandlerInstaller, Mode, PoolFactory
 from app.serving.installation import GATHER_S
 from app.serving.installer import BackendFactory, Installer
 from app.serving.lifecycle import MIN_CLOSE_S, Lifecycle, LifecycleConfig
+from app.serving.model_memory import MemoryLimits, ModelMemory
 from app.serving.models_file import ModelsFile
-from app.serving.on_demand import MemoryLimits, OnDemandModels
+from app.serving.on_demand import OnDemandModels
 from app.serving.overrides import Overrides
 from app.serving.placement import Placement, Trial, measured_layout, place
 from app.serving.release_file import ReleaseFile
@@ -164,8 +165,8 @@ def create_app(
     handlers = HandlerInstaller(
         settings.handlers, metrics, _pools(settings.handlers, lambda: service)
     )
-    limits = MemoryLimits(_model_memory(settings, processes), settings.min_resident_s)
-    on_demand = OnDemandModels(limits, engine, pool, loaded, metrics)
+    memory = ModelMemory(_memory_limits(settings, processes), engine.is_unused, metrics)
+    on_demand = OnDemandModels(memory, engine, pool, loaded, metrics)
     installer = Installer(
         artifacts,
         engine,
@@ -483,15 +484,13 @@ def of_models(settings: Settings) -> ModelSettings:
     )
 
 
-def _model_memory(settings: Settings, processes: int) -> int:
-    """Bytes that the models of this process may take."""
+def _memory_limits(settings: Settings, processes: int) -> MemoryLimits:
+    """What the models of one of several processes may take."""
     memory = settings.model_memory
-    if memory > 1:
-        return int(memory) // processes
-    free = memory_left_bytes()
-    if free is None:  # not on Linux
-        return sys.maxsize
-    return int(memory * (free + (resident_bytes() or 0))) // processes
+    if memory <= 1:
+        free = memory_left_bytes()
+        memory = sys.maxsize if free is None else memory * (free + (resident_bytes() or 0))
+    return MemoryLimits(int(memory) // processes, settings.min_resident_s)
 
 
 def _engine_config(settings: Settings, block_s: float) -> EngineConfig:

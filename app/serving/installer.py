@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import enum
 import time
@@ -44,16 +43,17 @@ from app.serving.installation import (
     planned,
     problem_of,
 )
-from app.serving.on_demand import OnDemandModel, OnDemandModels
+from app.serving.model_memory import OnDemandModel
+from app.serving.on_demand import OnDemandModels
+from app.serving.progress import Progress
 from app.serving.replica_pool import Maker, ReplicaPool
 from app.serving.served_artifacts import ServedArtifacts
-from app.threads import in_thread, tell
+from app.threads import in_thread
 from app.types import Arrays, BatchTimes, Device, ModelId
 from models.padding import padding_of
 from models.plan import batch_sizes
 
 LOG = structlog.get_logger(__name__)
-PROGRESS_S = 2.0
 NOTHING_KNOWN: Mapping[str, BatchTimes] = MappingProxyType({})
 
 # Creates a selection's backend on one device; main passes it in, so this module needs no torch.
@@ -209,7 +209,7 @@ class Installer:
         """
         batch_s: dict[str, BatchTimes] = {}
         steps = len(plan.places) * (2 + len(batch_sizes(plan.max_batch_size)))
-        progress = _Progress(model.plain, loaded, steps)
+        progress = Progress(model.plain, loaded, steps)
         maker = self._maker(model, plan, batch_s, progress, known)
         await self._pool.install_everywhere(model, maker)
         return batch_s
@@ -249,7 +249,7 @@ class Installer:
             ArtifactInvalid: see `HandlerInstaller.start`.
         """
         began, old = time.monotonic(), loaded.find_any(model.plain)
-        progress = _Progress(model.plain, loaded, 2)
+        progress = Progress(model.plain, loaded, 2)
         handler = await self.handlers.start(model, artifact, settings, loaded, progress.reached)
         loaded.publish_handler(handler)
         LOG.info(
@@ -317,7 +317,7 @@ class Installer:
         model: ModelId,
         plan: Installation,
         batch_s: dict[str, BatchTimes],
-        progress: _Progress,
+        progress: Progress,
         known: Mapping[str, BatchTimes],
     ) -> Maker:
         """The functions that install a proven backend on a replica.
@@ -375,39 +375,6 @@ class Installer:
             self._engine.measured(model, replica, batch_s[replica])
 
         return Maker(places, load, prove, golden.probe, installed)
-
-
-class _Progress:
-    """Reports the current step of a load, from any thread.
-
-    Created on the event loop, where all visible state is written. The log gets at most one line
-    every PROGRESS_S seconds.
-
-    Args:
-        model: the version.
-        loaded: shows the progress.
-        steps: total number on all replicas: load, warm each size, prove.
-    """
-
-    def __init__(self, model: ModelId, loaded: LoadedModels, steps: int) -> None:
-        self._model = model
-        self._loaded = loaded
-        self._steps = steps
-        self._done = 0
-        self._loop = asyncio.get_running_loop()
-        self._logged_s = 0.0
-
-    def reached(self, stage: str, step: str) -> None:
-        """Report that the next step begins."""
-        tell(self._loop, self._show, stage, step)
-
-    def _show(self, stage: str, step: str) -> None:
-        share = min(1.0, self._done / self._steps)  # a rebuilt replica repeats its steps
-        self._done += 1
-        seconds = self._loaded.record_step(self._model, step, stage, round(share, 3))
-        if seconds >= self._logged_s + PROGRESS_S:
-            self._logged_s = seconds
-            LOG.info("model_loading", model=str(self._model), step=step, seconds=round(seconds, 1))
 
 
 def _largest(batch_s: Mapping[str, BatchTimes], planned_batch: int) -> int:

@@ -16,7 +16,7 @@ from torch import nn
 
 from app.backends.fake import FakeBackend
 from app.serving import on_demand
-from app.serving.on_demand import OnDemandModels
+from app.serving.model_memory import ModelMemory
 from tests.artifacts import write_artifact
 from tests.integration.harness import Api, held, serving
 
@@ -37,7 +37,7 @@ class Heavy(nn.Module):
 @pytest.fixture
 def _only_files_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """The memory of the test's own process would."""
-    monkeypatch.setattr(OnDemandModels, "_grown", lambda *_: 0)
+    monkeypatch.setattr(ModelMemory, "grown", lambda *_: 0)
 
 
 def heavy(folder: Path, *names: str) -> Path:

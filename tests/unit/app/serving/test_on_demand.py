@@ -13,8 +13,9 @@ import pytest_asyncio
 from app.errors import ModelNotReady, Overloaded, TorchlaneError
 from app.metrics import Metrics
 from app.registry.loaded_models import LoadedModels
-from app.serving import on_demand
-from app.serving.on_demand import MIB, MemoryLimits, OnDemandModel, OnDemandModels
+from app.serving import model_memory
+from app.serving.model_memory import MIB, MemoryLimits, ModelMemory, OnDemandModel
+from app.serving.on_demand import OnDemandModels
 from app.types import ModelId
 
 
@@ -52,14 +53,16 @@ class Server:
         self.engine = Engine()
         self.loaded = LoadedModels(None)
         self.grown = 0
-        self.models = OnDemandModels(
+        metrics = Metrics()
+        memory = ModelMemory(
             MemoryLimits(10 * MIB, 5.0),
-            cast("Any", self.engine),
-            cast("Any", Pool()),
-            self.loaded,
-            Metrics(),
+            self.engine.is_unused,
+            metrics,
             now=lambda: self.now,
             resident=lambda: self.grown,
+        )
+        self.models = OnDemandModels(
+            memory, cast("Any", self.engine), cast("Any", Pool()), self.loaded, metrics
         )
 
     def add(
@@ -128,7 +131,7 @@ async def test_earlier_uses_fade(server: Server) -> None:
 async def test_weights_are_scaled_before_they_overflow(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(on_demand, "MOST_WEIGHT", 4.0)
+    monkeypatch.setattr(model_memory, "MOST_WEIGHT", 4.0)
     often, seldom, new = (server.add(name, 5) for name in "osn")
     await server.use(*[often, often, often, seldom] * 20, new)
     assert server.warm(often, seldom, new) == "on"

@@ -1,0 +1,203 @@
+"""What models take of the memory of a process, and which of them leave for others.
+
+What a model on demand is worth while it is loaded: its rate of use, times the seconds that a load
+takes, by its bytes. docs/adr/0039-models-on-demand.md compares this with other rules.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from app.errors import ModelNotReady, Overloaded
+from app.metrics import Metrics
+from app.types import ModelId
+from models.resources import resident_bytes
+
+LEAST_RETRY_S = 1.0
+# A load into memory that was freed before adds less to the process than the model takes.
+REMEMBERED = 0.9  # of the figure of the last load: the least that counts
+HALF_LIFE = 8  # after so many uses per model, a use counts half
+MOST_WEIGHT = 1e100  # before all counts of uses are scaled down
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimits:
+    """How much memory models may take.
+
+    Attributes:
+        budget_bytes: maximum for the models of this process.
+        min_resident_s: a model that was loaded stays for at least this long.
+    """
+
+    budget_bytes: int
+    min_resident_s: float
+
+
+class OnDemandModel:
+    """A version that is loaded on demand; see `Demand`.
+
+    Args:
+        memory: counts its uses.
+        model: its name, version and revision.
+        load: loads it onto its replicas, from files that are checked.
+        ask: answers `Demand.ask`.
+        file_bytes: bytes of its weights: the least memory that it takes.
+        idle_s: seconds without use after which it is removed; None: only for others.
+
+    Attributes:
+        is_coming: whether its load runs, or waits for another one.
+        nbytes: memory that it takes; before the first load `file_bytes`.
+        load_s: seconds that its last load took; 0 before the first one.
+        uses: its requests, the older the less they count; in the current weight of `memory`.
+        used_at: moment of its last use.
+        since: when it was last loaded.
+        problem: why the last load failed; None: it did not.
+        again_at: when a load that failed may be tried again.
+    """
+
+    def __init__(
+        self,
+        memory: ModelMemory,
+        model: ModelId,
+        load: Callable[[], Awaitable[None]],
+        ask: Callable[[OnDemandModel, float], None],
+        file_bytes: int,
+        idle_s: float | None,
+    ) -> None:
+        self._memory = memory
+        self._ask = ask
+        self.model = model
+        self.load = load
+        self.idle_s = idle_s
+        self.is_cold = True
+        self.is_coming = False
+        self.file_bytes = self.nbytes = file_bytes
+        self.load_s = self.uses = self.used_at = self.since = self.again_at = 0.0
+        self.problem: str | None = None
+
+    def used(self) -> None:
+        """See `Demand`."""
+        self._memory.count_use(self)
+
+    def ask(self, allowed_s: float) -> None:
+        """See `Demand`."""
+        self._ask(self, allowed_s)
+
+    @property
+    def worth(self) -> float:
+        """What keeping it saves, by its bytes."""
+        return self.uses * self.load_s / max(1, self.nbytes)
+
+
+class ModelMemory:
+    """The memory of all models of a process. On the event loop.
+
+    Args:
+        limits: for all of them.
+        is_unused: whether no request for a model waits or runs.
+        metrics: counts requests for which there is no room.
+        now: the clock.
+        resident: returns the memory of the process in bytes; None if it cannot be told.
+
+    Attributes:
+        models: those on demand.
+        always: bytes of those that are always loaded.
+    """
+
+    def __init__(
+        self,
+        limits: MemoryLimits,
+        is_unused: Callable[[ModelId], bool],
+        metrics: Metrics,
+        now: Callable[[], float] = time.monotonic,
+        resident: Callable[[], int | None] = resident_bytes,
+    ) -> None:
+        self._limits = limits
+        self._is_unused = is_unused
+        self._metrics = metrics
+        self.now = now
+        self.resident = resident
+        self.models: dict[ModelId, OnDemandModel] = {}
+        self.always: dict[ModelId, int] = {}
+        self._weight = 1.0  # of a use now
+        metrics.model_memory.set_function(self.taken)
+        metrics.model_memory_limit.set(limits.budget_bytes)
+
+    def count_use(self, model: OnDemandModel) -> None:
+        """Count a use of a model; later uses weigh more."""
+        model.uses += self._weight
+        model.used_at = self.now()
+        self._weight *= 2.0 ** (1 / (HALF_LIFE * max(1, len(self.models))))
+        if self._weight > MOST_WEIGHT:
+            for each in self.models.values():
+                each.uses /= self._weight
+            self._weight = 1.0
+
+    def grown(self, before: int | None) -> int:
+        """By how many bytes the process has grown since it had so many."""
+        now = self.resident()
+        return 0 if now is None or before is None else max(0, now - before)
+
+    def has_loaded(self, model: OnDemandModel, before: int | None) -> None:
+        """Record what a load took.
+
+        Args:
+            model: the model.
+            before: bytes of the process before the load.
+        """
+        least = max(model.file_bytes, REMEMBERED * model.nbytes)
+        model.nbytes = max(self.grown(before), int(least))
+
+    def taken(self) -> int:
+        """Bytes of all models that are loaded or being loaded."""
+        here = (each.nbytes for each in self.models.values() if not each.is_cold or each.is_coming)
+        return sum(self.always.values()) + sum(here)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the models take more than they may."""
+        return self.taken() > self._limits.budget_bytes
+
+    def may_leave(self, model: OnDemandModel) -> bool:
+        """Whether a model could be removed now."""
+        stays_until = model.since + self._limits.min_resident_s
+        return not model.is_cold and self._is_unused(model.model) and self.now() >= stays_until
+
+    def least_worth(self) -> OnDemandModel | None:
+        """The model that should leave next; None if none may."""
+        leaving = (each for each in self.models.values() if self.may_leave(each))
+        return min(leaving, key=lambda each: each.worth, default=None)
+
+    def check_room(self, model: OnDemandModel) -> None:
+        """Return if a model would fit once others are removed that may be.
+
+        Raises:
+            ModelNotReady: if it never fits.
+            Overloaded: if it does not fit now.
+        """
+        budget, always = self._limits.budget_bytes, sum(self.always.values())
+        if always + model.nbytes > budget:
+            self._metrics.cold_refused.inc()
+            raise ModelNotReady(
+                f"model {model.model.plain} takes about {model.nbytes / MIB:,.0f} MiB, and models "
+                f"that are always loaded {always / MIB:,.0f} MiB; TORCHLANE_MODEL_MEMORY allows "
+                f"{budget / MIB:,.0f} MiB in each process"
+            )
+        leaving = sum(each.nbytes for each in self.models.values() if self.may_leave(each))
+        if self.taken() + model.nbytes - leaving > budget:
+            raise self.no_room(model)
+
+    def no_room(self, model: OnDemandModel) -> Overloaded:
+        """The error for a request for a model that does not fit now, which counts it."""
+        self._metrics.cold_refused.inc()
+        now, least_s = self.now(), self._limits.min_resident_s
+        stays = [m.since + least_s - now for m in self.models.values() if not m.is_cold]
+        next_s = min((each for each in stays if each > 0), default=0.0)
+        return Overloaded(
+            f"there is no room for model {model.model.plain} now: the other loaded models are in "
+            f"use, or were loaded less than {least_s:g} s ago",
+            retry_after_s=max(LEAST_RETRY_S, next_s),
+        )
