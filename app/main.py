@@ -70,6 +70,7 @@ from app.serving.release_file import ReleaseFile
 from app.serving.releases import Releases
 from app.serving.replica_pool import ReplicaPool, log_failure
 from app.serving.served_artifacts import ServedArtifacts
+from app.serving.shadows import Shadows
 from app.serving.turn import Turn
 from app.serving.version_policy import VersionPolicy
 from app.settings import PREFIX, Settings, listed
@@ -198,6 +199,7 @@ def create_app(
         engine,
         lifecycle,
         _releases(settings, lifecycle, models, metrics, worker),
+        Shadows(engine, loaded, metrics),
         loaded,
         _limits(settings),
         repository,
@@ -312,7 +314,8 @@ def _lifespan(
         service.releases.start()
         await lifecycle.start()
         following = [
-            asyncio.create_task(each) for each in (keyring.follow(), service.releases.follow())
+            asyncio.create_task(each)
+            for each in (keyring.follow(), service.releases.follow(), service.shadows.follow())
         ]
         for task in following:
             task.add_done_callback(log_failure)

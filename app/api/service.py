@@ -20,6 +20,7 @@ from app.registry.loaded_models import LoadedModels
 from app.registry.repository import Repository
 from app.serving.lifecycle import Lifecycle
 from app.serving.releases import Releases
+from app.serving.shadows import Shadows
 from app.telemetry.access_log import AccessLog
 from app.telemetry.tracing import Tracing
 from app.types import Profile
@@ -66,6 +67,7 @@ class Service:
     engine: Engine
     lifecycle: Lifecycle
     releases: Releases
+    shadows: Shadows
     loaded: LoadedModels
     limits: RequestLimits
     repository: Repository

@@ -20,6 +20,7 @@ from app.engine.batch_policy import BatchLimits
 from app.engine.batch_runner import Contract
 from app.engine.cache import PredictionCache
 from app.engine.clock import Clock
+from app.engine.copies import Copies
 from app.engine.demand import Demand
 from app.engine.dispatcher import Dispatcher, Settler
 from app.engine.keys import KeyMaker
@@ -438,6 +439,17 @@ class Engine(Settler):
         served.unmeasured = {kind for kind in costs if kind not in measured}
         self._timeline.add(queue)
 
+    def copy_to(self, model: ModelId, copies: Copies | None) -> None:
+        """Offer what is computed of a published model from now on; None: to nobody."""
+        served = self._models.get(model)
+        if served is not None:
+            served.queue.copies = copies
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no item of any model waits or runs."""
+        return self._dispatcher.has_nothing()
+
     def adjust(self, model: ModelId, limits: ModelLimits) -> None:
         """Change the limits of a published model, except its largest batch size."""
         self._models[model].queue.adjust(limits)
@@ -582,6 +594,8 @@ class Engine(Settler):
             for submission in waiters:
                 submission.expire()
             return
+        if queue.copies is not None and batch_items and not isinstance(outcome, ItemFailed):
+            queue.copies.offer(ticket.item, outcome)
         if not isinstance(outcome, ItemFailed) and queue.caches:
             self._cache.put(ticket.key, outcome)
             if self._lookups is not None and batch_items:  # 0: it came from the second cache

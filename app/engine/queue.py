@@ -16,6 +16,7 @@ from app.engine.batch_cost import BatchCost
 from app.engine.batch_policy import BatchLimits
 from app.engine.batch_runner import Contract
 from app.engine.complaints import Complaints
+from app.engine.copies import Copies
 from app.engine.demand import Demand
 from app.engine.singleflight import Flight, SingleFlight
 from app.metrics.bound import ModelMetrics
@@ -401,6 +402,7 @@ class ModelQueue:
         flights: waiting and running flights, by key; each revision of a version has its own.
         complaints: logs the model's errors about single items.
         demand: loads the model on demand; None: its replicas always have it.
+        copies: takes copies of what is computed; None: nobody does.
     """
 
     model: ModelId
@@ -420,6 +422,7 @@ class ModelQueue:
     flights: SingleFlight[Ticket] = field(default_factory=SingleFlight)
     complaints: Complaints = field(default_factory=Complaints)
     demand: Demand | None = None
+    copies: Copies | None = None
 
     def turn(self, now: float, fair_s: float) -> None:
         """Record what the event loop has read in a turn.

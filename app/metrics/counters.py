@@ -229,6 +229,13 @@ class Counters:
             (*LABELS, "result"),
             registry=registry,
         )
+        self.shadow_items = Counter(
+            "torchlane_shadow_items",
+            "Copied items by the version that computed them and its answer: 'agrees', "
+            "'same_label', 'differs', 'failed' or 'dropped' (not computed).",
+            (*LABELS, "result"),
+            registry=registry,
+        )
         self.cold_refused = Counter(
             "torchlane_cold_refused",
             "Requests for a model on demand that were rejected for want of memory for it.",

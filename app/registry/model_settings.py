@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from app.registry.releases import Release
+from app.registry.releases import Release, Shadow
 from app.registry.weights import BODY
 from models.choices import Precision
 
@@ -43,6 +43,7 @@ class ModelSettings:
         weights: of its versions in requests that name none; empty: the newest gets all.
         release: to a version in steps, which then takes the place of weights; None: no release.
         sticky: what these requests have in common to get the same version, see `Split`.
+        shadow: the version that computes copies of what others compute; None: none does.
         on_demand: whether it is loaded when a request needs it, not at the start.
         idle_s: seconds without a request after which it is unloaded again; None: no limit.
         set_by_file: names of the settings that the models file has for it.
@@ -67,6 +68,7 @@ class ModelSettings:
     weights: Mapping[int, float] = field(default_factory=dict)
     release: Release | None = None
     sticky: str = BODY
+    shadow: Shadow | None = None
     on_demand: bool = False
     idle_s: float | None = None
     set_by_file: frozenset[str] = frozenset()

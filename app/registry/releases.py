@@ -19,6 +19,18 @@ class _Checked(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+class Shadow(_Checked):
+    """What the models file says about a shadow.
+
+    Attributes:
+        version: the version that computes copies.
+        share: of the items that other versions compute.
+    """
+
+    version: int = Field(ge=1)
+    share: float = Field(gt=0, le=1, allow_inf_nan=False)
+
+
 class StopIf(_Checked):
     """When a release is rolled back; see docs/models-file.md.
 

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, fi
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from app.registry.model_settings import MODEL_NAME, ModelSettings
-from app.registry.releases import Release
+from app.registry.releases import Release, Shadow
 from app.registry.weights import BODY, HEADER, KEY
 from models.byte_order import strip_byte_order_mark
 from models.choices import Precision, did_you_mean
@@ -68,6 +68,7 @@ class Entry(BaseModel):
     weights: dict[str, Weight] | None = None
     release: Release | None = None
     sticky: str | None = None
+    shadow: Shadow | None = None
 
     @field_validator("weights")
     @classmethod
@@ -105,6 +106,7 @@ class Entry(BaseModel):
             "weights": self.weights and {int(each): n for each, n in self.weights.items()},
             "release": self.release,
             "sticky": self.sticky,
+            "shadow": self.shadow,
             "on_demand": None if self.load is None else self.load == "on-demand",
             "idle_s": self.idle_s,
             "set_by_file": frozenset(self.model_fields_set),

@@ -86,11 +86,12 @@ def test_the_examples_of_a_models_file_suit_every_server(tmp_path: Path) -> None
     for example in examples:
         (tmp_path / "file").write_text(example)
         read.append(ModelsFile(tmp_path / "file", ModelSettings(), ["cpu"], asks_for_keys=False))
-    settings, weights, release = read
+    settings, weights, release, shadow = read
     assert settings.of("digits").max_batch_size == 32
     assert not settings.of("embeddings").cache
     assert weights.of("digits").weights == {2: 95, 3: 5}
     assert release.of("digits").release is not None
+    assert shadow.of("digits").shadow is not None
 
 
 def test_every_key_of_a_release_is_documented() -> None:

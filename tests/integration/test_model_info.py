@@ -15,7 +15,7 @@ from tests.integration.harness import Api, held, serving, settled
 
 SUMMARY = {
     *("name", "kind", "default", "state", "version", "versions", "problem"),
-    *("modelName", "modelUrl", "weights", "release"),
+    *("modelName", "modelUrl", "weights", "release", "shadow"),
 }
 INFO = SUMMARY | {
     *("limits", "description", "precision", "codec", "media_types", "inputs", "outputs"),

@@ -135,6 +135,7 @@ def _summary(service: Service, name: str, loaded: Loaded | None) -> schemas.Mode
         version=loaded.id.version if loaded else None,
         weights=_weights(service.loaded.split(name)),
         release=release_state(service, name),
+        shadow=_shadow(service, name, loaded),
         versions=[_version_state(each) for each in statuses],
         problem=problem,
         modelName=name,
@@ -161,6 +162,14 @@ def release_state(service: Service, name: str) -> schemas.ModelRelease | None:
         reason=stage.reason if stage else None,
         problem=problem,
     )
+
+
+def _shadow(service: Service, name: str, loaded: Loaded | None) -> schemas.ModelShadow | None:
+    shadow = None if loaded is None else loaded.settings.shadow
+    if shadow is None:
+        return None
+    problem = service.shadows.problem(name, shadow)
+    return schemas.ModelShadow(version=shadow.version, share=shadow.share, problem=problem)
 
 
 def _weights(split: Split | None) -> schemas.VersionWeights | None:

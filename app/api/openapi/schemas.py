@@ -252,6 +252,14 @@ class ModelRelease(BaseModel):
     problem: str | None = Field(description="why it does not go on")
 
 
+class ModelShadow(BaseModel):
+    """A version that computes copies of what other versions compute."""
+
+    version: int
+    share: float = Field(description="of the items that other versions compute")
+    problem: str | None = Field(description="why it computes none")
+
+
 class ModelSummary(BaseModel):
     """A model in the repository, and its loaded versions."""
 
@@ -269,6 +277,9 @@ class ModelSummary(BaseModel):
     )
     release: ModelRelease | None = Field(
         None, description="the release that divides these requests; null: there is none"
+    )
+    shadow: ModelShadow | None = Field(
+        None, description="the version that computes copies, for comparison; null: none does"
     )
     versions: list[VersionState]
     problem: str | None = Field(

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from app.main import of_models
 from app.registry.model_settings import ModelSettings
-from app.registry.releases import Release
+from app.registry.releases import Release, Shadow
 from app.serving.models_file import Entry, ModelsFile, ModelsFileError
 from app.settings import Settings
 
@@ -34,6 +34,7 @@ processes = 2
 user = "shop"
 weights = { 2 = 95, "3" = 0.5 }
 sticky = "header:X-User"
+shadow = { version = 3, share = 0.1 }
 load = "on-demand"
 idle_s = 600
 required = false
@@ -73,6 +74,7 @@ def test_file_overrides_the_defaults(file: Path) -> None:
         user="shop",
         weights={2: 95, 3: 0.5},
         sticky="header:X-User",
+        shadow=Shadow(version=3, share=0.1),
         on_demand=True,
         idle_s=600,
         set_by_file=frozenset(Entry.model_fields) - {"variant", "release"},
@@ -142,6 +144,8 @@ def test_model_cache_needs_the_servers_cache(file: Path) -> None:
         ("[models.a]\nsticky = 'header:'", 'sticky = \'header:\': use "body", "key" or'),
         ("[models.a]\nsticky = 'header:X User'", 'use "body", "key" or "header:NAME"'),
         ("[models.a]\nload = 'always'\nidle_s = 9", "idle_s: only a model on demand is unloaded"),
+        ("[models.a]\nshadow = { version = 3 }", "[models.a] shadow.share"),
+        ("[models.a]\nshadow = { version = 3, share = 2 }", "less than or equal to 1"),
         ("[models.'a b']", "[models] 'a b' is not a valid model name"),
         ("\n[models]\na = 1", "[models] 'a' must be a table, such as [models.a]"),
         ("# x\n[model.a]", "'model' is unknown; use tables such as [models.digits]"),

@@ -1,0 +1,227 @@
+"""Shadows: another version computes copies of a model's items, and its answers are compared.
+
+A copy is taken where an item is computed, in whatever protocol it came, and is computed later, when
+no request waits for any model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import structlog
+
+from app.engine.engine import Engine
+from app.errors import ItemFailed, TorchlaneError
+from app.metrics import Metrics
+from app.registry.loaded_models import LoadedModel, LoadedModels
+from app.registry.releases import Shadow
+from app.types import Arrays, Item, ModelId
+from models.tensors import Tolerance
+
+LOG = structlog.get_logger(__name__)
+MOST_ITEMS, MOST_BYTES = 64, 64 << 20  # that wait; further copies are dropped
+BATCH = 16  # copies that are computed at once
+LOOK_S = 0.5  # between two looks at the settings
+PAUSE_S = 0.005  # before another look whether the engine is idle
+WAIT_S = 10.0  # a copy that waits longer is dropped
+COMPUTE_S = 10.0  # the deadline of a copy that is computed
+
+
+class Copy(NamedTuple):
+    """An item that the shadow has not computed yet."""
+
+    source: LoadedModel
+    item: Item
+    outputs: Arrays
+    since: float
+
+
+class Shadows:
+    """The shadows of all models.
+
+    Args:
+        engine: computes the copies.
+        loaded: which versions are served, with their settings.
+        metrics: counts copies by result.
+        draw: returns a number from 0 to 1 for each item.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        loaded: LoadedModels,
+        metrics: Metrics,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self._engine = engine
+        self._loaded = loaded
+        self._metrics = metrics
+        self._draw = draw
+        self._changes = -1
+        self._followed: set[ModelId] = set()
+        self._waiting: deque[Copy] = deque()
+        self._waiting_bytes = 0
+        self._arrived = asyncio.Event()
+        self._logged: dict[str, str] = {}  # by model, why its shadow computes nothing
+
+    def problem(self, name: str, shadow: Shadow) -> str | None:
+        """Why the shadow of a model computes nothing; None: it does."""
+        target = self._loaded.find(ModelId(name, shadow.version))
+        if target is None:
+            return (
+                f"version {shadow.version} is not served; TORCHLANE_VERSIONS sets which are served"
+            )
+        sources = self._sources(name, shadow)
+        if not sources:
+            return f"no other version than {shadow.version} is served"
+        if not any(_reads_as(each, target) for each in sources):
+            return (
+                f"version {shadow.version} reads its inputs in another way, so it cannot compute "
+                "items of other versions"
+            )
+        return None
+
+    async def follow(self) -> None:
+        """Follow the settings, and compute copies, until it is cancelled."""
+        while True:
+            self._look()
+            if self._waiting:
+                await asyncio.sleep(PAUSE_S)
+                await self._compute()
+            else:
+                self._arrived.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._arrived.wait(), LOOK_S)
+
+    def _sources(self, name: str, shadow: Shadow) -> list[LoadedModel]:
+        models = (each for each in self._loaded.models() if each.id.name == name)
+        return [each for each in models if each.id.version != shadow.version]
+
+    def _look(self) -> None:
+        """Take copies of those models whose settings say so."""
+        if self._changes == self._loaded.changes:
+            return
+        self._changes = self._loaded.changes
+        followed: set[ModelId] = set()
+        for model in self._loaded.models():
+            shadow = model.settings.shadow
+            if shadow is None or model.id.version == shadow.version:
+                continue
+            self._tell(model.id.name, self.problem(model.id.name, shadow))
+            target = self._loaded.find(ModelId(model.id.name, shadow.version))
+            if target is not None and _reads_as(model, target):
+                self._engine.copy_to(model.id, Sampler(self, model, shadow.share, self._draw))
+                followed.add(model.id)
+        for model_id in self._followed - followed:
+            self._engine.copy_to(model_id, None)
+        self._followed = followed
+
+    def _tell(self, name: str, problem: str | None) -> None:
+        if problem is not None and self._logged.get(name) != problem:
+            LOG.warning("shadow_idle", model=name, problem=problem)
+        self._logged[name] = problem or ""
+
+    def take(self, source: LoadedModel, item: Item, outputs: Arrays) -> None:
+        """Keep a copy, if there is room."""
+        if len(self._waiting) >= MOST_ITEMS or self._waiting_bytes + item.nbytes > MOST_BYTES:
+            self._count(source, "dropped")
+            return
+        self._waiting.append(Copy(source, item, outputs, self._engine.now()))
+        self._waiting_bytes += item.nbytes
+        self._arrived.set()
+
+    def _count(self, source: LoadedModel, result: str) -> None:
+        shadow = source.settings.shadow
+        if shadow is not None:
+            labels = source.id.name, str(shadow.version), result
+            self._metrics.shadow_items.labels(*labels).inc()
+
+    async def _compute(self) -> None:
+        """Compute the oldest copies of one version, unless a request waits."""
+        if not self._engine.is_idle:
+            while self._waiting and self._waiting[0].since < self._engine.now() - WAIT_S:
+                self._count(self._next().source, "dropped")
+            return
+        copies = [self._next()]
+        source = copies[0].source
+        while self._waiting and len(copies) < BATCH and self._waiting[0].source is source:
+            copies.append(self._next())
+        shadow = source.settings.shadow
+        if shadow is None or self._loaded.find(source.id.plain) is not source:
+            return  # the settings have changed since
+        target = self._loaded.find(ModelId(source.id.name, shadow.version))
+        if target is None:
+            return
+        items = [copy.item for copy in copies]
+        try:
+            answer = await self._engine.predict(target.id, items, self._engine.now() + COMPUTE_S)
+        except TorchlaneError:  # rejected, or the server stops
+            for _ in copies:
+                self._count(source, "dropped")
+            return
+        for copy, outcome in zip(copies, answer.outcomes, strict=True):
+            if isinstance(outcome, ItemFailed):
+                self._count(source, "failed")
+            else:
+                labelled = source.manifest.codec.labels is not None
+                scores = source.manifest.outputs[0].name if labelled else None
+                tolerance = source.selection.tolerance
+                self._count(source, compared(scores, tolerance, copy.outputs, outcome))
+
+    def _next(self) -> Copy:
+        copy = self._waiting.popleft()
+        self._waiting_bytes -= copy.item.nbytes
+        return copy
+
+
+class Sampler:
+    """Offers a share of a model's items; see `Copies`."""
+
+    def __init__(
+        self, shadows: Shadows, source: LoadedModel, share: float, draw: Callable[[], float]
+    ) -> None:
+        self._shadows = shadows
+        self._source = source
+        self._share = share
+        self._draw = draw
+
+    def offer(self, item: Item, outputs: Arrays) -> None:
+        """See `Copies`."""
+        if self._draw() < self._share:
+            self._shadows.take(self._source, item, outputs)
+
+
+def _reads_as(source: LoadedModel, target: LoadedModel) -> bool:
+    """Whether items of a version are items of the other one."""
+    one, other = source.manifest, target.manifest
+    return (one.inputs, one.codec) == (other.inputs, other.codec)
+
+
+def compared(scores: str | None, tolerance: Tolerance, expected: Arrays, actual: Arrays) -> str:
+    """How another version's prediction of an item compares.
+
+    Args:
+        scores: the name of the output with scores of labels, if there is one.
+        tolerance: how far they may differ.
+        expected: what the served version returned.
+        actual: what the other one returned.
+
+    Returns:
+        `agrees` if all outputs are within the tolerance, `same_label` if only the largest score has
+        the same place, else `differs`.
+    """
+    if all(
+        name in actual and tolerance.excess(array, actual[name]) is None
+        for name, array in expected.items()
+    ):
+        return "agrees"
+    other = None if scores is None else actual.get(scores)
+    if scores is None or other is None or expected[scores].shape != other.shape:
+        return "differs"
+    return "same_label" if np.argmax(expected[scores]) == np.argmax(other) else "differs"

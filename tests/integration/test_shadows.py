@@ -1,0 +1,102 @@
+"""Another version computes copies of what the served one has computed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from structlog.testing import capture_logs
+from torch import nn
+
+from app.serving import shadows
+from tests.artifacts import write_artifact
+from tests.integration.harness import Api, serving
+
+
+class Tripled(nn.Module):
+    """Doubles numbers below 10, and triples the others."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.where(x < 10, x * 2, x * 3)
+
+
+@pytest.fixture(autouse=True)
+def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shadows, "LOOK_S", 0.01)
+
+
+@asynccontextmanager
+async def shadowing(folder: Path, versions: str = "latest:2") -> AsyncIterator[tuple[Api, Path]]:
+    """Version 2 serves, and version 3, which differs from 10 on, is its shadow."""
+    write_artifact(folder / "models", "m", 2)
+    write_artifact(folder / "models", "m", 3, module=Tripled())
+    file = folder / "models.toml"
+    file.write_text("[models.m]\nweights = { 2 = 1 }\nshadow = { version = 3, share = 1.0 }\n")
+    async with serving(
+        folder / "models", versions=versions, models_file=file, reload_s=0.05
+    ) as api:
+        await asyncio.sleep(0.1)  # it has looked
+        yield api, file
+
+
+async def ask(api: Api, *items: int) -> None:
+    inputs = [[item, 1] for item in items]
+    answer = (await api.client.post("/batch-predict", json={"inputs": inputs})).json()
+    assert answer["version"] == 2
+    outputs = [each["outputs"]["y"] for each in answer["predictions"]]
+    assert outputs == [[2 * item, 2] for item in items]
+
+
+async def copied(api: Api, **labels: str) -> float:
+    return await api.metric("torchlane_shadow_items_total", model="m", version="3", **labels)
+
+
+async def until_copied(api: Api, number: int) -> None:
+    async with asyncio.timeout(20):
+        while await copied(api) < number:
+            await asyncio.sleep(0.01)
+
+
+async def test_answers_are_compared(tmp_path: Path) -> None:
+    async with shadowing(tmp_path) as (api, file):
+        await ask(api, 1, 2, 12)
+        await until_copied(api, 3)
+        assert (await copied(api, result="agrees"), await copied(api, result="differs")) == (2, 1)
+        assert await api.metric("torchlane_items_total", version="3", outcome="ok") == 3
+        await ask(api, 1, 12)  # from the cache: they were compared before
+        shadow = (await api.client.get("/models/m")).json()["shadow"]
+        assert shadow == {"version": 3, "share": 1.0, "problem": None}
+        file.write_text("[models.m]\nweights = { 2 = 1 }\n")
+        async with asyncio.timeout(20):
+            while (await api.client.get("/models/m")).json()["shadow"] is not None:
+                await asyncio.sleep(0.05)
+        await asyncio.sleep(0.1)
+        await ask(api, 3, 4)
+        await asyncio.sleep(0.1)
+        assert await copied(api) == 3
+
+
+async def test_copies_are_dropped_under_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shadows, "MOST_ITEMS", 2)
+    async with shadowing(tmp_path) as (api, _):
+        await ask(api, *range(5))
+        await until_copied(api, 5)
+        assert await copied(api, result="dropped") == 3
+        assert await copied(api, result="agrees") == 2
+
+
+async def test_a_shadow_that_computes_nothing_says_why(tmp_path: Path) -> None:
+    with capture_logs() as logs:
+        async with shadowing(tmp_path, versions="m=2") as (api, _):
+            shadow = (await api.client.get("/models/m")).json()["shadow"]
+            assert shadow["problem"].startswith("version 3 is not served; TORCHLANE_VERSIONS")
+            await ask(api, 1)
+            await asyncio.sleep(0.1)
+            assert await copied(api) == 0
+    assert [log["problem"] for log in logs if log["event"] == "shadow_idle"] == [shadow["problem"]]
