@@ -319,20 +319,19 @@ class LoadedModels:
         self._choose_current(name)
 
     def _choose_current(self, name: str) -> None:
-        versions = self.versions(name)
         self._current.pop(name, None)
         self._current_handlers.pop(name, None)
         self._splits.pop(name, None)
-        newest = self.find_any(versions[0]) if versions else None
+        served = self.divided(name)
+        newest = self.find_any(ModelId(name, served[0])) if served else None
         if newest is not None:
             in_handler = isinstance(newest, LoadedHandler)
-            served = [each.version for each in versions if (each in self._handlers) == in_handler]
             settings = newest.settings
             weights = settings.weights
             if settings.release is not None:
                 weights = release_weights(settings.release, self._stages.get(name), served)
             split = split_of(name, weights, settings.sticky, served)
-            chosen = versions[0]
+            chosen = newest.id.plain
             if split is not None:
                 self._splits[name] = split
                 chosen = ModelId(name, next(iter(split.shares), chosen.version))
@@ -341,6 +340,22 @@ class LoadedModels:
             else:
                 self._current[name] = self._by_id[chosen]
         self.has_weights = bool(self._splits)
+
+    def divided(self, name: str) -> list[int]:
+        """The served versions that requests can be divided between, newest first.
+
+        Those of the newest version's kind, model or handler. A release to a version of another kind
+        than the others waits, so it is left out.
+        """
+        versions = self.versions(name)
+        newest = self.find_any(versions[0]) if versions else None
+        release = None if newest is None else newest.settings.release
+        if release is not None:
+            versions = tuple(each for each in versions if each.version != release.to) or versions
+        in_handler = bool(versions) and versions[0] in self._handlers
+        return [
+            each.version for each in self.versions(name) if (each in self._handlers) == in_handler
+        ]
 
     def split(self, name: str) -> Split | None:
         """The shares of a model's or handler's versions; None if it has no weights, or none."""

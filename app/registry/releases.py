@@ -97,6 +97,9 @@ class Phase(enum.StrEnum):
     COMPLETED = "completed"
 
 
+ACTIVE = (Phase.RUNNING, Phase.PAUSED)  # phases in which the new version is judged
+
+
 class Stage(_Checked):
     """How far a release is.
 
@@ -124,6 +127,19 @@ class Stage(_Checked):
     def changed(self, now: float, **changes: object) -> Stage:
         """This stage with some changes, which begin now."""
         return self.model_copy(update={"since": now, **changes})
+
+    @property
+    def needed(self) -> set[int]:
+        """The versions that requests may get."""
+        if self.phase is Phase.COMPLETED:
+            return {self.release.to}
+        return {self.old} if self.phase is Phase.ROLLED_BACK else {self.old, self.release.to}
+
+    def problem(self, served: Sequence[int]) -> str | None:
+        """Why a step does not count; None: it does."""
+        if self.phase in ACTIVE and self.old not in served:
+            return f"the release waits: version {self.old}, which keeps the rest, is not served"
+        return None
 
     @property
     def percent(self) -> float:

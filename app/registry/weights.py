@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 BODY, KEY, HEADER = "body", "key", "header:"  # values of `sticky`; a header's name follows
 DIGESTED_BYTES = 256 << 10  # at each end of a body: more would block the event loop for too long
+LEAST_SHARE = 1e-9  # of all weights: a smaller one counts as 0
 DRAW_BYTES = 7  # 56 bits: more than a float keeps
 
 
@@ -79,6 +80,8 @@ def split_of(
     if not weights:
         return None
     present = {number: weights[number] for number in served if weights.get(number, 0) > 0}
+    least = LEAST_SHARE * sum(present.values())
+    present = {number: weight for number, weight in present.items() if weight > least}
     total = sum(present.values())
     ordered = sorted(present, key=lambda number: (-present[number], -number))
     shares = {number: present[number] / total for number in ordered}

@@ -218,7 +218,10 @@ class Lifecycle:
         return self.requirements.problems(self.works)
 
     def works(self, model: ModelId) -> bool:
-        """Whether requests for this version can be answered now."""
+        """Whether requests for this version, in whatever revision, can be answered now."""
+        served = self.loaded.find_any(model.plain)
+        if served is not None:
+            model = served.id
         handler = self.loaded.handler(model.name, model.version)
         if handler is not None:
             return handler.pool.works() and self.loaded.missing(handler.manifest) is None

@@ -17,7 +17,7 @@ from app.errors import (
     HandlerTimeout,
     NonFiniteOutput,
 )
-from app.registry.releases import Phase, Release, Stage, old_version
+from app.registry.releases import ACTIVE, Phase, Release, Stage, old_version
 from app.types import ModelId
 
 DOWN_S = 10.0  # that no replica runs the new version: a broken replica may be back before
@@ -38,7 +38,6 @@ FAILURES = {
         )
     ),
 }
-ACTIVE = (Phase.RUNNING, Phase.PAUSED)  # phases in which the new version is judged
 
 
 class Counts(NamedTuple):
@@ -172,10 +171,15 @@ class Judge:
             works: whether a served version can run now.
         """
         is_new = stage is None or stage.release != release
-        if release.problem(served) is not None:  # a step counts while both versions are served
-            self._watches.pop(name, None)
+        problem = release.problem(served)
+        if stage is not None and not is_new:
+            problem = problem or stage.problem(served)
+        if problem is not None:  # a step counts while both versions are served
+            self._forget(name)
             return stage  # of an earlier release, it tells which version serves
         old = old_version(release, stage, [each for each in served if each != release.to])
+        if stage is None or is_new or stage.phase not in ACTIVE:
+            self._forget(name)
         if stage is None or is_new:
             return Stage(release=release, old=old, since=self._now())
         if stage.phase not in ACTIVE:
@@ -190,6 +194,11 @@ class Judge:
             watch = Watch(stage, old_id, self._clock(), new_counts, old_counts)
             self._watches[name] = watch
         return self._judged(watch, new_counts.since(watch.new), old_counts.since(watch.old))
+
+    def _forget(self, name: str) -> None:
+        """Forget what was seen of a step that is not judged now."""
+        self._watches.pop(name, None)
+        self._down.pop(name, None)
 
     def _after_down(self, name: str, stage: Stage, *, also_old: bool) -> Stage:
         """The stage while no replica can run the new version."""

@@ -19,9 +19,9 @@ import structlog
 from app.errors import InvalidInput, ModelNotFound, NotSaved
 from app.metrics import Metrics
 from app.registry.loaded_models import LoadedModels
-from app.registry.releases import WHOLE, Phase, Release, Stage
+from app.registry.releases import ACTIVE, WHOLE, Phase, Release, Stage
 from app.serving.release_file import ReleaseFile, ReleaseFileError, Stages
-from app.serving.release_judge import ACTIVE, AllCounts, Judge, counts_of
+from app.serving.release_judge import AllCounts, Judge, counts_of
 from app.shared_file import SharedFile
 from app.threads import in_thread
 from app.types import ModelId
@@ -150,10 +150,19 @@ class Releases:
         release, stage = self._wanted().get(name), self._stages.get(name)
         if release is None or _has_ended(release, stage):
             return None
-        return release.problem(self._served(name)) or self._problem
+        served = self._served(name)
+        if release.to not in served and self._loaded.serves(ModelId(name, release.to)):
+            return (
+                f"the release waits: version {release.to} is a handler and the others are models, "
+                "or the other way round"
+            )
+        begun = stage is not None and stage.release == release
+        problem = stage.problem(served) if stage is not None and begun else None
+        return release.problem(served) or problem or self._problem
 
     def _served(self, name: str) -> list[int]:
-        return [each.version for each in self._loaded.versions(name)]
+        """The served versions that requests can be divided between: those of one kind."""
+        return self._loaded.divided(name)
 
     def _take(self, stages: Stages) -> None:
         """Divide requests by these stages."""

@@ -154,7 +154,8 @@ class Rollout:
         kept: list[ModelId] = []
         tried: set[ModelId] = set()
         rejected = 0
-        for number in self._ordered(name, wanted):
+        ordered = self._ordered(name, wanted)
+        for at, number in enumerate(ordered):
             model = ModelId(name, number)
             if len(kept) + rejected >= wanted.most:
                 break
@@ -164,12 +165,12 @@ class Rollout:
                 kept.append(model)
             elif attempt in (Attempt.REJECTED, Attempt.WAITING):
                 rejected += 1
-                if not kept:  # no downgrade
+                if not kept and number > max(ordered[at + 1 :], default=0):  # no downgrade
                     break
         if rejected:  # served versions stay
             rest = (ModelId(name, number) for number in wanted.candidates)
             kept.extend(m for m in rest if self.loaded.serves(m) and m not in kept)
-        for number in wanted.extra:
+        for number in self._extra(name, on_disk, wanted, override):
             model = ModelId(name, number)
             tried.add(model)
             if model not in kept and await self._serve(model, changes) is Attempt.LOADED:
@@ -191,6 +192,20 @@ class Rollout:
             if each.changed and each.id not in tried and not self.loaded.serves(each.id)
         ]
         self.loaded.forget(name, {*on_disk, *wanted.candidates}.difference(settled))
+
+    def _extra(
+        self, name: str, on_disk: Sequence[int], wanted: Wanted, override: Override
+    ) -> list[int]:
+        """The versions to serve in addition to the policy's.
+
+        Those that a release divides requests between stay, whatever is published later.
+        """
+        numbers = set[int | None](wanted.extra)
+        release, stage = self._settings(name).release, self.loaded.stage(name)
+        if release is not None:
+            numbers |= {release.to, release.old} | (stage.needed if stage is not None else set())
+        extra = (number for number in on_disk if number in numbers)
+        return [number for number in extra if not override.forbids(ModelId(name, number))]
 
     def _ordered(self, name: str, wanted: Wanted) -> Sequence[int]:
         """The candidates; of a model with weights or a release, the largest share comes first.
