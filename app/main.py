@@ -80,7 +80,7 @@ from app.telemetry.tracing import Tracing
 from app.types import Device
 from models.distributions import UNKNOWN, installed_version, own_version
 from models.integrity import Verifier
-from models.resources import memory_left_bytes, resident_bytes, usable_cores
+from models.resources import memory_bytes, usable_cores
 
 if TYPE_CHECKING:
     from app.api.oip.grpc.server import GrpcServer
@@ -491,8 +491,7 @@ def _memory_limits(settings: Settings, processes: int) -> MemoryLimits:
     """What the models of one of several processes may take."""
     memory = settings.model_memory
     if memory <= 1:
-        free = memory_left_bytes()
-        memory = sys.maxsize if free is None else memory * (free + (resident_bytes() or 0))
+        memory *= memory_bytes() or sys.maxsize
     return MemoryLimits(int(memory) // processes, settings.min_resident_s)
 
 

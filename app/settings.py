@@ -229,7 +229,7 @@ class Settings(BaseSettings):
     load: Literal["all", "on-demand"] = "all"
     """`on-demand`: a model is loaded when a request needs it, and unloaded for others."""
     model_memory: Annotated[float, BeforeValidator(_bytes_or_share)] = Field(0.8, gt=0)
-    """Memory of models in all processes: `8GiB`, or a share of what is free, such as `0.8`."""
+    """Memory of models in all processes: `8GiB`, or a share of the machine's, such as `0.8`."""
     min_resident_s: float = Field(10, ge=0, le=86_400, allow_inf_nan=False)
     """Seconds for which a model on demand stays once it is loaded."""
     handlers: Literal["off", "on", "signed"] = "off"

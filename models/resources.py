@@ -59,6 +59,15 @@ def memory_left_bytes() -> int | None:
     return max(0, min(rooms)) if rooms else None
 
 
+def memory_bytes() -> int | None:
+    """Return the memory of this machine, or the container's limit if it is less; None: unknown."""
+    limits = [limit for group in _groups("memory") if (limit := _limit(group)) is not None]
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        lines = (line.split() for line in MEMINFO.read_text().splitlines())
+        limits.append({fields[0]: int(fields[1]) for fields in lines}["MemTotal:"] * KIB)
+    return min(limits, default=None)
+
+
 def resident_bytes() -> int | None:
     """Return the resident memory of this process on Linux; None elsewhere."""
     try:
@@ -94,6 +103,14 @@ def _quota(group: Path) -> float | None:
         quota_us = int((group / "cpu.cfs_quota_us").read_text())
         period_us = int((group / "cpu.cfs_period_us").read_text())
         return quota_us / period_us if quota_us > 0 else None
+    return None
+
+
+def _limit(group: Path) -> int | None:
+    """Return a control group's limit in bytes; None: no limit."""
+    for file in ("memory.max", "memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):
+            return int((group / file).read_text())
     return None
 
 

@@ -130,9 +130,10 @@ class Admission:
             self._check_room(queue, fresh, allowed_s)
             demand = queue.demand
             if demand is not None:
-                demand.used()
                 if demand.is_cold:
                     demand.ask(allowed_s)
+                demand.used()
+                if demand.is_cold:
                     return
             if foreseen and len(fresh) == 1 and fresh[0].length == 0:
                 return

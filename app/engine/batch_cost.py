@@ -228,6 +228,12 @@ class BatchCost:
         """Seconds of a full batch of the longest measured items."""
         return self.full_s(self._curves.lengths[-1] if self._curves.lengths else 0)
 
+    def limit(self, largest: int) -> None:
+        """Change the maximum number of items in one batch."""
+        if largest != self.largest:
+            self.largest = largest
+            self._changed()
+
     def item_s(self, length: int) -> float:
         """The least seconds per item of this length, over all batch sizes."""
         return min(seconds / items for items, seconds in self._by_size(length))

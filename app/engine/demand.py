@@ -15,8 +15,12 @@ class Demand(Protocol):
 
     is_cold: bool
 
+    @property
+    def may_load(self) -> bool:
+        """Whether a load may be tried: none has failed a moment ago."""
+
     def used(self) -> None:
-        """Count a request that needs the model."""
+        """Count an accepted request that needs the model."""
 
     def ask(self, allowed_s: float) -> None:
         """Start loading the model, which is cold, unless that has begun.

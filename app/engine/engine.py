@@ -297,6 +297,8 @@ class Engine(Settler):
                 fresh_keys.append(key)
         now = self._clock.now()
         self._admission.admit(queue, fresh, deadline, lag_s, now, foreseen=foreseen)
+        if queue.demand is not None and fresh:
+            self._timeline.add(queue)  # unless it is there
         for flight in flying:
             self._join(queue, flight, submission)
         counts = cache_counts(hit, len(fresh), len(items))
@@ -383,12 +385,17 @@ class Engine(Settler):
 
     def can_run(self, model: ModelId) -> bool:
         """Whether a replica can run the model now, or the next request loads it."""
-        for replica in self._replicas:  # `any` takes twice as long
-            if replica.state is READY and model in replica.models:
-                return True
+        if self._has_replica(model):
+            return True
         served = self._models.get(model)
         demand = None if served is None else served.queue.demand
-        return demand is not None and demand.is_cold
+        return demand is not None and demand.is_cold and demand.may_load
+
+    def _has_replica(self, model: ModelId) -> bool:
+        for replica in self._replicas:  # noqa: SIM110  # `any` takes twice as long
+            if replica.state is READY and model in replica.models:
+                return True
+        return False
 
     def publish(
         self,
@@ -437,7 +444,8 @@ class Engine(Settler):
         self._metrics.add_model(model, gauges)
         served = self._models[model] = _Served(queue, KeyMaker(identity), self._closed)
         served.unmeasured = {kind for kind in costs if kind not in measured}
-        self._timeline.add(queue)
+        if demand is None or not demand.is_cold:
+            self._timeline.add(queue)
 
     def copy_to(self, model: ModelId, copies: Copies | None) -> None:
         """Offer what is computed of a published model from now on; None: to nobody."""
@@ -451,7 +459,7 @@ class Engine(Settler):
         return self._dispatcher.has_nothing()
 
     def adjust(self, model: ModelId, limits: ModelLimits) -> None:
-        """Change the limits of a published model, except its largest batch size."""
+        """Change the limits of a published model; no batch is larger than one that was proved."""
         self._models[model].queue.adjust(limits)
 
     def measured(self, model: ModelId, replica: str, batch_s: BatchTimes) -> None:
@@ -468,6 +476,11 @@ class Engine(Settler):
         if served is not None and kind in served.unmeasured:
             served.unmeasured.discard(kind)
             served.queue.costs[kind] = BatchCost(served.queue.limits.max_batch_size, batch_s)
+
+    def park(self, model: ModelId) -> None:
+        """Leave a model out of every turn, which no request needs, until one does."""
+        if self.is_unused(model):
+            self._timeline.remove(model)
 
     def is_unused(self, model: ModelId) -> bool:
         """Whether no request for a model waits, runs or is being decoded, even if it is retired."""
@@ -493,7 +506,7 @@ class Engine(Settler):
             return
         while not served.queue.is_empty or self._expects(served):  # noqa: ASYNC110  # seldom; an event would cost every batch
             await asyncio.sleep(RETIRE_LOOK_S)
-        self._timeline.remove(served.queue)
+        self._timeline.remove(model)
         self._admission.forget(model)
         if all(other.plain != model.plain for other in self._models):  # no other revision
             self._metrics.remove_model(model)
@@ -547,7 +560,8 @@ class Engine(Settler):
         served = self._models.get(model)
         if served is None:
             raise ModelNotFound(f"model {model} is not loaded; GET /models lists loaded models")
-        if self.can_run(model):
+        demand = served.queue.demand
+        if self._has_replica(model) or (demand is not None and demand.is_cold):
             return served
         raise ModelNotReady(f"no replica of {model} is ready; try again shortly")
 

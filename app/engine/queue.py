@@ -443,6 +443,8 @@ class ModelQueue:
     def adjust(self, limits: ModelLimits) -> None:
         """Change the limits; items that already wait stay."""
         self.limits, self.caches = limits.batches, limits.caches
+        for cost in self.costs.values():
+            cost.limit(limits.batches.max_batch_size)
         self.tickets.limit_items = limits.queue_limit_items
         self.tickets.limit_bytes = limits.queue_limit_bytes
 

@@ -67,12 +67,12 @@ class Timeline:
         self._clock = clock
 
     def add(self, queue: ModelQueue) -> None:
-        """Serve a model from now on."""
+        """Serve a model from now on; harmless if it is served."""
         self.queues[queue.model] = queue
 
-    def remove(self, queue: ModelQueue) -> None:
-        """Stop serving a model; none of its items wait or run."""
-        del self.queues[queue.model]
+    def remove(self, model: ModelId) -> None:
+        """Stop serving a model, of which no item waits or runs; harmless if it is not served."""
+        self.queues.pop(model, None)
 
     # What runs
 

@@ -238,6 +238,6 @@ class Counters:
         )
         self.cold_refused = Counter(
             "torchlane_cold_refused",
-            "Requests for a model on demand that were rejected for want of memory for it.",
+            "Requests for a model on demand that were rejected because there was no room for it.",
             registry=registry,
         )

@@ -88,7 +88,6 @@ class ModelSettings:
             processes=other.processes,
             user=other.user,
             on_demand=other.on_demand,
-            idle_s=other.idle_s,
         )
 
     def misplaced(self, *, in_handler: bool) -> str | None:

@@ -132,7 +132,10 @@ class Installer:
             model = model._replace(revision=old.id.revision + 1)
         try:
             served = old.digest if old is not None else None
-            artifact = await self._open(model, served, whole=not settings.on_demand)
+            is_needed = not settings.on_demand or self._is_loaded(model.name, loaded)
+            # What replaces a good version is checked first.
+            whole = is_needed or bool(loaded.versions(model.name))
+            artifact = await self._open(model, served, whole=whole)
             if isinstance(artifact, HandlerArtifact):
                 return await self._install_handler(model, artifact, settings, loaded)
             if (misplaced := settings.misplaced(in_handler=False)) is not None:
@@ -140,8 +143,8 @@ class Installer:
             codec = await in_thread(lambda: codec_for(artifact.manifest, artifact.read), _discard)
             plan = planned(artifact, settings, self._pool.replicas)
             batch_s: dict[str, BatchTimes] = {}
-            if not settings.on_demand:
-                async with self.on_demand.counted(model):
+            if is_needed:
+                async with self.on_demand.counted(model, largest_file(artifact)):
                     batch_s = await self._bring(model, plan, loaded)
         except Exception as error:
             return await self._failed(model, loaded, error)
@@ -153,17 +156,21 @@ class Installer:
         identity = f"{artifact.digest}:{selection.label}"
         largest = _largest(batch_s, plan.max_batch_size)
         limits = limits_of(settings, largest)
-        demand = self._demand(artifact, model, settings, loaded) if settings.on_demand else None
+        demand = None
+        if settings.on_demand:
+            demand = self._demand(artifact, model, settings, loaded, batch_s)
+            if is_needed:
+                self.on_demand.is_there(demand, time.monotonic() - began)
         self._engine.publish(model, identity, contract, batch_s, limits, demand)
         by = artifact.signed_by
         digest = artifact.digest
         loaded.publish(
             LoadedModel(model, manifest, codec, selection, by, settings, largest, digest)
         )
-        if demand is not None:
+        if not is_needed:
             loaded.record(VersionStatus(model.plain, ModelState.COLD))
         LOG.info(
-            "model_loaded" if demand is None else "model_on_demand",
+            "model_loaded" if is_needed else "model_on_demand",
             model=str(model),
             serves=selection.label,
             forms=self._forms(model),
@@ -177,6 +184,11 @@ class Installer:
             await self.on_demand.remove(old.id)
             await self._pool.remove_everywhere(old.id)
         return Attempt.LOADED
+
+    def _is_loaded(self, name: str, loaded: LoadedModels) -> bool:
+        """Whether a replica has a version of the model, which requests use."""
+        served = [found.id for each in loaded.versions(name) if (found := loaded.find(each))]
+        return any(replica.serves(model) for replica in self._pool.replicas for model in served)
 
     async def _open(
         self, model: ModelId, served: str | None, *, whole: bool
@@ -215,10 +227,15 @@ class Installer:
         return batch_s
 
     def _demand(
-        self, artifact: Artifact, model: ModelId, settings: ModelSettings, loaded: LoadedModels
+        self,
+        artifact: Artifact,
+        model: ModelId,
+        settings: ModelSettings,
+        loaded: LoadedModels,
+        batch_s: Mapping[str, BatchTimes],
     ) -> OnDemandModel:
         """What loads a version on demand; its files are checked at each load."""
-        known: dict[str, BatchTimes] = {}
+        known = dict(batch_s)
 
         async def load() -> None:
             checked = await self._open(model, artifact.digest, whole=True)
@@ -233,8 +250,7 @@ class Installer:
                 self._engine.adjust(model, limits_of(current.settings, largest))
                 loaded.change(dataclasses.replace(current, max_batch_size=largest))
 
-        largest_file = max((file.bytes for file in artifact.manifest.files.values()), default=0)
-        return self.on_demand.add(model, load, largest_file, settings.idle_s)
+        return self.on_demand.add(model, load, largest_file(artifact), settings.idle_s)
 
     async def _install_handler(
         self,
@@ -274,6 +290,7 @@ class Installer:
         settings = settings.installed_as(model.settings)
         if settings != model.settings:
             self._engine.adjust(model.id, limits_of(settings, model.max_batch_size))
+            self.on_demand.adjust(model.id, settings.idle_s)
             loaded.change(dataclasses.replace(model, settings=settings))
             LOG.info("model_settings_changed", model=str(model.id))
 
@@ -375,6 +392,11 @@ class Installer:
             self._engine.measured(model, replica, batch_s[replica])
 
         return Maker(places, load, prove, golden.probe, installed)
+
+
+def largest_file(artifact: Artifact) -> int:
+    """Bytes of the artifact's largest file: about those of its weights."""
+    return max((file.bytes for file in artifact.manifest.files.values()), default=0)
 
 
 def _largest(batch_s: Mapping[str, BatchTimes], planned_batch: int) -> int:

@@ -1,7 +1,7 @@
 """What models take of the memory of a process, and which of them leave for others.
 
 What a model on demand is worth while it is loaded: its rate of use, times the seconds that a load
-takes, by its bytes. docs/adr/0039-models-on-demand.md compares this with other rules.
+takes, divided by its bytes. docs/adr/0039-models-on-demand.md compares this with other rules.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ LEAST_RETRY_S = 1.0
 REMEMBERED = 0.9  # of the figure of the last load: the least that counts
 HALF_LIFE = 8  # after so many uses per model, a use counts half
 MOST_WEIGHT = 1e100  # before all counts of uses are scaled down
+# Whatever else made the process grow meanwhile is not the model's.
+MOST_TIMES, MOST_MORE = 4, 32 << 20  # the largest figure of a load, by its largest file
 MIB = 1 << 20
 
 
@@ -87,8 +89,13 @@ class OnDemandModel:
         self._ask(self, allowed_s)
 
     @property
+    def may_load(self) -> bool:
+        """See `Demand`."""
+        return self.problem is None or self._memory.now() >= self.again_at
+
+    @property
     def worth(self) -> float:
-        """What keeping it saves, by its bytes."""
+        """The seconds of loading that keeping it saves, divided by its bytes."""
         return self.uses * self.load_s / max(1, self.nbytes)
 
 
@@ -148,8 +155,16 @@ class ModelMemory:
             model: the model.
             before: bytes of the process before the load.
         """
-        least = max(model.file_bytes, REMEMBERED * model.nbytes)
-        model.nbytes = max(self.grown(before), int(least))
+        grown = self._bounded(self.grown(before), model.file_bytes)
+        model.nbytes = max(grown, int(REMEMBERED * model.nbytes))
+
+    def count_always(self, model: ModelId, before: int | None, file_bytes: int) -> None:
+        """Record what a model took that is always loaded; see `has_loaded`."""
+        self.always[model] = self._bounded(self.grown(before), file_bytes)
+
+    @staticmethod
+    def _bounded(nbytes: int, file_bytes: int) -> int:
+        return min(max(nbytes, file_bytes), MOST_TIMES * file_bytes + MOST_MORE)
 
     def taken(self) -> int:
         """Bytes of all models that are loaded or being loaded."""
@@ -164,7 +179,8 @@ class ModelMemory:
     def may_leave(self, model: OnDemandModel) -> bool:
         """Whether a model could be removed now."""
         stays_until = model.since + self._limits.min_resident_s
-        return not model.is_cold and self._is_unused(model.model) and self.now() >= stays_until
+        stays = model.is_cold or model.is_coming or self.now() < stays_until
+        return not stays and self._is_unused(model.model)
 
     def least_worth(self) -> OnDemandModel | None:
         """The model that should leave next; None if none may."""
@@ -179,16 +195,22 @@ class ModelMemory:
             Overloaded: if it does not fit now.
         """
         budget, always = self._limits.budget_bytes, sum(self.always.values())
-        if always + model.nbytes > budget:
+        if always + model.file_bytes > budget:
             self._metrics.cold_refused.inc()
             raise ModelNotReady(
-                f"model {model.model.plain} takes about {model.nbytes / MIB:,.0f} MiB, and models "
-                f"that are always loaded {always / MIB:,.0f} MiB; TORCHLANE_MODEL_MEMORY allows "
-                f"{budget / MIB:,.0f} MiB in each process"
+                f"model {model.model.plain} takes at least {model.file_bytes / MIB:,.0f} MiB, and "
+                f"models that are always loaded {always / MIB:,.0f} MiB; TORCHLANE_MODEL_MEMORY "
+                f"allows {budget / MIB:,.0f} MiB in each process"
             )
-        leaving = sum(each.nbytes for each in self.models.values() if self.may_leave(each))
-        if self.taken() + model.nbytes - leaving > budget:
+        # A figure with which it would never fit may be wrong: only a load can tell.
+        model.nbytes = min(model.nbytes, budget - always)
+        if self.least_taken() + (0 if model.is_coming else model.nbytes) > budget:
             raise self.no_room(model)
+
+    def least_taken(self) -> int:
+        """Bytes that would be taken if all models left that may."""
+        leaving = (each.nbytes for each in self.models.values() if self.may_leave(each))
+        return self.taken() - sum(leaving)
 
     def no_room(self, model: OnDemandModel) -> Overloaded:
         """The error for a request for a model that does not fit now, which counts it."""

@@ -69,14 +69,24 @@ class OnDemandModels:
     ) -> OnDemandModel:
         """Load a version on demand from now on; see `OnDemandModel` for the arguments."""
         demand = OnDemandModel(self._memory, model, load, self._ask, file_bytes, idle_s)
-        before = next((m for m in self._models.values() if m.model.plain == model.plain), None)
-        if before is not None:  # an earlier revision, which is about to be retired
-            demand.uses = before.uses
+        before = (each for each in self._models.values() if each.model.name == model.name)
+        demand.uses = max((each.uses for each in before), default=0.0)  # it takes their place
         self._models[model] = demand
         if self._watching is None:
             self._watching = asyncio.create_task(self._watch())
             self._watching.add_done_callback(log_failure)
         return demand
+
+    def is_there(self, demand: OnDemandModel, seconds: float) -> None:
+        """Record that a version on demand was loaded in `counted`, in so many seconds."""
+        demand.nbytes = self._memory.always.pop(demand.model)
+        demand.load_s, demand.since = seconds, self._now()
+        demand.used_at, demand.is_cold = demand.since, False
+
+    def adjust(self, model: ModelId, idle_s: float | None) -> None:
+        """Change after how many seconds a version is unloaded, if it is on demand."""
+        if model in self._models:
+            self._models[model].idle_s = idle_s
 
     async def remove(self, model: ModelId) -> None:
         """Forget a version that has been retired, or that is no longer always loaded."""
@@ -105,17 +115,23 @@ class OnDemandModels:
         return demand is not None and demand.is_cold and not demand.is_coming
 
     @contextlib.asynccontextmanager
-    async def counted(self, model: ModelId) -> AsyncIterator[None]:
-        """Count the memory that a model takes which is always loaded, and is loaded inside."""
+    async def counted(self, model: ModelId, file_bytes: int) -> AsyncIterator[None]:
+        """Count the memory that a model takes which is always loaded, and is loaded inside.
+
+        Args:
+            model: the model.
+            file_bytes: bytes of its weights.
+        """
         async with self._lock:
             before = self._memory.resident()
             yield
-            self._memory.always[model] = self._memory.grown(before)
+            self._memory.count_always(model, before, file_bytes)
+            await self._make_room(None)
 
     def _ask(self, model: OnDemandModel, allowed_s: float) -> None:
         """See `Demand.ask`."""
         name = model.model.plain
-        if model.problem is not None and self._now() < model.again_at:
+        if not model.may_load:
             raise ModelNotReady(f"model {name} could not be loaded: {model.problem}")
         if not model.is_coming:
             self._memory.check_room(model)
@@ -160,9 +176,11 @@ class OnDemandModels:
                 await in_thread(trim, _discard)
                 self._memory.has_loaded(model, before)
                 self._is_loaded(model)
+                self._has_ended(model)
                 await self._make_room(None)  # the estimate may have been too low
         except Overloaded as error:
             self._engine.fail_waiting(model.model, error)
+            self._engine.park(model.model)
         except Exception as error:
             self._failed(model, error)
         finally:
@@ -208,6 +226,7 @@ class OnDemandModels:
         self._engine.fail_waiting(
             model.model, ModelNotReady(f"model {name} could not be loaded: {problem}")
         )
+        self._engine.park(model.model)
 
     async def _make_room(self, model: OnDemandModel | None) -> None:
         """Remove the models that are worth least until all others fit.
@@ -218,6 +237,8 @@ class OnDemandModels:
         Raises:
             Overloaded: if it does not fit.
         """
+        if model is not None:
+            self._memory.check_room(model)  # much may have changed while it waited
         while self._memory.is_short:
             leaving = self._memory.least_worth()
             if leaving is not None:
@@ -231,7 +252,9 @@ class OnDemandModels:
         """Remove a model from its replicas; the next request loads it again."""
         model.is_cold = True  # at once: requests wait for a load from now on
         self._show(model, ModelState.COLD)
-        await self._pool.remove_everywhere(model.model)
+        self._engine.park(model.model)
+        # Even if this load is cancelled: it is counted as cold.
+        await asyncio.shield(self._pool.remove_everywhere(model.model))
         await in_thread(trim, _discard)
         self._metrics.count_load(model.model, "cooled")
         LOG.info("model_cooled", model=str(model.model.plain))
@@ -240,11 +263,20 @@ class OnDemandModels:
         """Remove models that nobody has used for as long as their settings say."""
         while True:
             await asyncio.sleep(LOOK_S)
-            for model in tuple(self._models.values()):
-                if self._is_idle(model):
-                    async with self._lock:
-                        if self._is_idle(model):
-                            await self._cool(model)
+            try:
+                await self._look()
+            except Exception:  # the next look may succeed
+                LOG.exception("idle_models_not_unloaded")
+
+    async def _look(self) -> None:
+        for model in tuple(self._models.values()):
+            if self._is_idle(model):
+                async with self._lock:
+                    if self._is_idle(model):
+                        await self._cool(model)
+        if self._memory.is_short and not self._lock.locked():
+            async with self._lock:
+                await self._make_room(None)
 
     def _is_idle(self, model: OnDemandModel) -> bool:
         if model.idle_s is None or self._now() < model.used_at + model.idle_s:

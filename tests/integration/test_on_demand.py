@@ -119,7 +119,7 @@ async def test_the_surplus_is_refused(tmp_path: Path) -> None:
     async with serving(tmp_path, **ON_DEMAND, model_memory=1 << 20) as api:
         answer = await ask(api, "one")
         assert (answer.status_code, answer.json()["code"]) == (503, "model_not_ready")
-        assert "takes about 2 MiB" in answer.json()["error"]
+        assert "takes at least 2 MiB" in answer.json()["error"]
 
 
 @pytest.mark.usefixtures("_only_files_count")
@@ -214,18 +214,39 @@ async def test_a_stop_ends_a_load(tmp_path: Path) -> None:
     assert (answer.status_code, answer.json()["code"]) == (503, "shutting_down")
 
 
-async def test_a_new_version_replaces_a_model_on_demand(tmp_path: Path) -> None:
+async def test_a_new_version_is_loaded_before_it_replaces_a_loaded_one(tmp_path: Path) -> None:
     heavy(tmp_path, "one")
     async with serving(tmp_path, **ON_DEMAND, reload_s=0.05) as api:
         assert (await ask(api, "one")).json()["version"] == 1
         write_artifact(tmp_path, "one", version=2)
 
-        async def is_cold() -> bool:
-            return await states(api) == {"one": "cold"}
+        async def is_new() -> bool:
+            return bool((await ask(api, "one")).json()["version"] == 2)
 
-        await until(is_cold)
-        assert (await ask(api, "one")).json()["version"] == 2
-        assert await api.metric("torchlane_model_loads_total", result="retired") == 1
+        await until(is_new)
+        assert await states(api) == {"one": "ready"}
+        assert await api.metric("torchlane_model_loads_total", result="warmed") == 1
+        folder = write_artifact(tmp_path, "one", version=3)
+        (folder / "script.pt").write_bytes(b"damaged")
+
+        async def has_failed() -> bool:
+            return await api.metric("torchlane_model_loads_total", result="failed") == 1
+
+        await until(has_failed)
+        assert await is_new()
+
+
+async def test_a_damaged_version_does_not_replace_a_cold_one(tmp_path: Path) -> None:
+    heavy(tmp_path, "one")
+    async with serving(tmp_path, **ON_DEMAND, reload_s=0.05) as api:
+        folder = write_artifact(tmp_path, "one", version=2)
+        (folder / "script.pt").write_bytes(b"damaged")
+
+        async def has_failed() -> bool:
+            return await api.metric("torchlane_model_loads_total", result="failed") == 1
+
+        await until(has_failed)
+        assert (await ask(api, "one")).json()["version"] == 1
 
 
 async def test_always_beside_on_demand(tmp_path: Path) -> None:

@@ -250,3 +250,55 @@ async def test_the_version_with_the_largest_share_is_loaded_first(
             await settled(api)
     loaded = [log["model"] for log in logs if log["event"] == "model_loaded"]
     assert (loaded[0], len(loaded)) == (first, 2)
+
+
+async def test_a_version_that_is_installed_again_is_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "{ to = 3, steps = [20, 100], every_s = 0.5 }"
+    async with released(tmp_path, text, monkeypatch) as api:
+        (tmp_path / "models.toml").write_text(f"[models.m]\nmax_batch_size = 8\nrelease = {text}\n")
+        changes = await lifecycle(api).reload()
+        assert {each.version for each in changes.loaded} == {2, 3}
+        await eventually(lambda: state(api), "completed")
+
+
+async def test_a_version_that_is_published_later_gets_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(releases.Releases.follow, "__defaults__", (0.05,))
+    publisher = Publisher(tmp_path)
+    for version in (2, 3):
+        publisher.publish(version)
+    file = tmp_path / "models.toml"
+    file.write_text("[models.m]\nrelease = { to = 3, steps = [20, 100], every_s = 600 }\n")
+    settings: dict[str, Any] = {
+        "make_backend": backend(fails=False, slow_s=0.0),
+        "models_file": file,
+        "versions": "latest:2",
+        "default_model": "m",
+        "reload_s": 0,
+    }
+    async with serving(publisher.repository, **settings) as api:
+        await eventually(lambda: share(api), 20.0)
+        publisher.publish(4)
+        await lifecycle(api).reload()
+        versions = {await answered_by(api, x=float(number)) for number in range(40)}
+        assert versions == {2, 3}
+
+
+async def test_a_version_of_another_kind_gets_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(releases.Releases.follow, "__defaults__", (0.05,))
+    publisher = Publisher(tmp_path)
+    publisher.publish(2)
+    source = HANDLER.replace("LIMIT", "100")
+    write_handler(publisher.repository, "m", 3, source, [asks(1, 1)], entry="h:H")
+    file = tmp_path / "models.toml"
+    file.write_text("[models.m]\nrelease = { to = 3 }\n")
+    settings: dict[str, Any] = {"versions": "all", "default_model": "m", "models_file": file}
+    async with serving(publisher.repository, handlers="on", **settings) as api:
+        await settled(api)
+        assert {await answered_by(api, x=float(number)) for number in range(9)} == {2}
+        assert "version 3 is a handler and the others are models" in (await release(api))["problem"]

@@ -16,6 +16,9 @@ from structlog.testing import capture_logs
 
 from app.access.entries import make_key
 from app.api.oip.grpc.protos import inference_pb2 as pb
+from app.backends.fake import FakeBackend
+from app.errors import VariantUnusable
+from tests.artifacts import write_artifact
 from tests.handlers import asks, write_handler
 from tests.integration import grpc_calls
 from tests.integration.harness import Api, serving
@@ -392,3 +395,22 @@ async def test_a_version_without_weight_gets_only_requests_that_name_it(weighted
     async with serving(**weighted.settings) as api:
         assert {await answered_by(api, x=float(number)) for number in range(10)} == {2}
         assert await answered_by(api, "/models/m/versions/3/predict") == 3
+
+
+async def test_a_version_that_cannot_run_here_leaves_its_share_to_a_newer_one(
+    tmp_path: Path,
+) -> None:
+    for version in (2, 3):
+        write_artifact(tmp_path / "models", "m", version)
+    file = tmp_path / "file"
+    file.write_text("[models.m]\nrequired = false\nweights = { 2 = 95, 3 = 5 }\n")
+
+    def make(artifact: Any, *_: object) -> FakeBackend:
+        if artifact.id.version == 2:
+            raise VariantUnusable("it needs another processor")
+        return FakeBackend(lambda inputs: {"y": inputs["x"] * 2})
+
+    settings: dict[str, Any] = {"models_file": file, "versions": "latest:2"}
+    async with serving(tmp_path / "models", make_backend=make, **settings) as api:
+        answer = await api.client.post("/predict", json={"input": [1, 2]})
+        assert (answer.status_code, answer.json()["version"]) == (200, 3)

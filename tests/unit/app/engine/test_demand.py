@@ -23,6 +23,7 @@ class Demand:
         self.uses = 0
         self.allowed_s: list[float] = []
         self.refusal: Exception | None = None
+        self.may_load = True
 
     def used(self) -> None:
         self.uses += 1
@@ -78,7 +79,7 @@ async def test_a_refusal_queues_nothing() -> None:
         with pytest.raises(Overloaded, match="no room"):
             await r.engine.predict(COLD, [item(1)], FAR)
         assert r.engine.is_unused(COLD)
-        assert demand.uses == 1  # the rate of use counts what is refused, too
+        assert demand.uses == 0  # else refused requests could make others leave
 
 
 async def test_waiting_requests_expire() -> None:
@@ -103,6 +104,28 @@ async def test_a_failed_load_fails_all_that_wait() -> None:
                 await each
         await demand.arrive(r)
         assert values(await r.engine.predict(COLD, [item(1)], FAR)) == [2]
+
+
+async def test_a_model_that_could_not_be_loaded_cannot_run_for_a_while() -> None:
+    async with cold_rig() as (r, demand):
+        assert r.engine.can_run(COLD)
+        demand.may_load = False
+        assert not r.engine.can_run(COLD)
+
+
+async def test_a_model_that_nobody_needs_costs_no_turn() -> None:
+    async with cold_rig() as (r, demand):
+        queues = r.engine._timeline.queues
+        assert COLD not in queues
+        asked = asyncio.create_task(r.engine.predict(COLD, [item(1)], FAR))
+        await turns()
+        r.engine.park(COLD)  # too early
+        assert COLD in queues
+        await demand.arrive(r)
+        assert values(await asked) == [2]
+        await r.replicas[0].remove(COLD)
+        r.engine.park(COLD)
+        assert COLD not in queues
 
 
 async def test_a_model_that_is_retired_is_in_use_until_its_requests_are_answered() -> None:

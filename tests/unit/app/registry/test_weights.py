@@ -93,6 +93,13 @@ def test_the_share_of_a_version_that_is_not_served_goes_to_the_others() -> None:
     assert split_of("m", {}, "body", [9]) is None
 
 
+def test_a_weight_that_is_nothing_beside_the_others_counts_as_0() -> None:
+    split = split_of("m", {2: 1e9, 3: 1e-320}, "body", [2, 3])
+    assert split is not None
+    assert split.shares == {2: 1.0}
+    assert split.ranked(b"user") == [2]
+
+
 def test_a_header_is_read_in_lower_case() -> None:
     assert split({1: 1}, sticky="header:X-User").header == b"x-user"
     assert split({1: 1}, sticky="key").header is None

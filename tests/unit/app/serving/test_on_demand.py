@@ -35,6 +35,9 @@ class Engine:
     def wake(self) -> None:
         pass
 
+    def park(self, model: ModelId) -> None:
+        pass
+
 
 class Pool:
     async def remove_everywhere(self, model: ModelId) -> None:
@@ -190,13 +193,53 @@ async def test_room_that_is_lost_before_the_load(server: Server) -> None:
 async def test_models_that_are_always_loaded_count(server: Server) -> None:
     a = server.add("a", 6)
     always = ModelId("always", 1)
-    async with server.models.counted(always):
+    async with server.models.counted(always, MIB):
         server.grown += 5 * MIB
-    with pytest.raises(ModelNotReady, match=r"takes about 6 MiB, .* always loaded 5 MiB; .* 10"):
+    with pytest.raises(ModelNotReady, match=r"takes at least 6 MiB, .* always loaded 5 MiB; .* 10"):
         a.ask(60.0)
     await server.models.remove(always)
     await server.use(a)
     assert not a.is_cold
+
+
+async def test_what_else_grows_is_not_the_models(server: Server) -> None:
+    a = server.add("a", 1)
+    load = a.load
+
+    async def noisy() -> None:
+        await load()
+        server.grown += 1000 * MIB
+
+    a.load = noisy
+    await server.use(a)
+    assert a.nbytes == 4 * MIB + 32 * MIB
+    server.now += 10.0
+    a.is_cold, a.load = True, load
+    await server.use(a)  # although it seemed to be larger than all the memory
+    assert a.nbytes < 10 * MIB
+
+
+async def test_always_loaded_models_make_others_leave(server: Server) -> None:
+    a = server.add("a", 6)
+    await server.use(a)
+    server.now += 10.0
+    async with server.models.counted(ModelId("always", 1), 5 * MIB):
+        pass  # it did not grow: its file counts
+    assert a.is_cold
+
+
+async def test_requests_after_a_load_find_the_model(server: Server) -> None:
+    """Although it takes so much that another one must leave, and none has to stay."""
+    server.models._memory._limits = MemoryLimits(10 * MIB, 0.0)
+    a = server.add("a", 6)
+    a.file_bytes = 9 * MIB
+    await server.use(a)
+    a.nbytes = 11 * MIB
+    await server.models._look()
+    assert a.is_cold
+    assert not a.is_coming
+    a.ask(60.0)
+    await server.until(partial(_is_warm, a))
 
 
 async def test_a_failed_load_is_told_until_the_next_attempt(server: Server) -> None:
