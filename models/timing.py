@@ -29,6 +29,7 @@ SLOW_S = 10 * SAMPLE_S  # longer than a scheduler's time slice: a second try wou
 MIN_ROUNDS = 3  # fewer cannot tell a gain from noise
 WARM_RUNS = 3  # TorchScript's profiling executor specialises on the second and third call
 QUIET = 0.05  # a sample that waited for a larger share of its time was disturbed
+LEAST_OWN = 0.01  # of a sample's time: the kernel's figure of its wait is not that exact
 TRIES = 4  # of one sample, until one is quiet
 PATIENCE = 3  # factor for rounds and time if most samples are disturbed
 
@@ -245,9 +246,8 @@ def _sample(turn: _Turn) -> _Sample:
     # Another thread's wait may have begun before the sample: that part does not count.
     waits = (after - before[each] for each, after in turn.watch().items() if each in before)
     waited_s = min(wall_s, max(waits, default=0) / 1e9)
-    forward_s = (
-        max(wall_s - waited_s if turn.serial else wall_s, 1e-9) / count
-    )  # never 0: a divisor
+    own_s = max(wall_s - waited_s, LEAST_OWN * wall_s) if turn.serial else wall_s
+    forward_s = max(own_s, 1e-9) / count  # never 0: a divisor
     # Apart from its wait, which is known, load hardly affects a slow serial forward.
     wait_share = 0.0 if wall_s == 0 or (turn.serial and turn.tries == 1) else waited_s / wall_s
     return _Sample(wall_s, waited_s, forward_s, wait_share)

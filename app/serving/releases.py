@@ -167,9 +167,10 @@ class Releases:
     def _take(self, stages: Stages) -> None:
         """Divide requests by these stages."""
         share, rolled_back = self._metrics.release_share, self._metrics.release_rolled_back
-        for name, stage in self._stages.items():
-            share.labels(name, str(stage.release.to)).set(0)
-            rolled_back.labels(name, str(stage.release.to)).set(0)
+        earlier = ((name, stage.release) for name, stage in self._stages.items())
+        for name, release in (*self._wanted().items(), *earlier):
+            share.labels(name, str(release.to)).set(0)
+            rolled_back.labels(name, str(release.to)).set(0)
         for name, stage in stages.items():
             follower = self._wanted().get(name)  # has the same version, unless it has not begun
             percent = stage.percent if follower and follower.to == stage.release.to else 0.0

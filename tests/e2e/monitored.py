@@ -69,8 +69,10 @@ def loaded_stack(folder: Path) -> Iterator[Stack]:
     """Start both, load the server, and hand them over when Prometheus has seen all of it."""
     for model in ("double", "other"):
         write_artifact(folder / "artifacts", model)
+    settings = {"default_model": "double", "models_file": str(folder / "models.toml")}
+    (folder / "models.toml").write_text("[models.other]\nrelease = { to = 2 }\n")  # it waits
     with (
-        running(folder / "artifacts", folder / "log.server", default_model="double") as server,
+        running(folder / "artifacts", folder / "log.server", **settings) as server,
         naming([server.host]) as names,
         balancing(
             folder, nameserver=f"127.0.0.1:{names.port}", server_port=str(server.port)
