@@ -228,7 +228,9 @@ class Settings(BaseSettings):
     """Public keys, a PEM file or a folder of them: only artifacts signed by one are loaded."""
     load: Literal["all", "on-demand"] = "all"
     """`on-demand`: a model is loaded when a request needs it, and unloaded for others."""
-    model_memory: Annotated[float, BeforeValidator(_bytes_or_share)] = Field(0.8, gt=0)
+    model_memory: Annotated[float, BeforeValidator(_bytes_or_share)] = Field(
+        0.8, gt=0, allow_inf_nan=False
+    )
     """Memory of models in all processes: `8GiB`, or a share of the machine's, such as `0.8`."""
     min_resident_s: float = Field(10, ge=0, le=86_400, allow_inf_nan=False)
     """Seconds for which a model on demand stays once it is loaded."""

@@ -30,6 +30,8 @@ def load() -> Settings:
     ("name", "text", "value"),
     [
         ("WORKERS", "4", 4),
+        ("MODEL_MEMORY", "0.5", 0.5),
+        ("MODEL_MEMORY", "2GiB", 2 << 30),
         ("WORKERS", "auto", None),
         ("REQUIRED_MODELS", "digits, mine", "digits, mine"),
         (
@@ -116,6 +118,8 @@ class TestEmptyGuards:
         ("MODEL_DIR", "s3://bucket/models", "s3:// is not supported, only local paths are"),
         ("API_KEYS_FILE", "file:///keys", "file:// is not supported, only local paths are"),
         ("WORKERS", "many", "use auto or a number from 1 to 256"),
+        ("MODEL_MEMORY", "80%", "must be a share from 0 to 1, or at least 1048576 bytes"),
+        ("MODEL_MEMORY", "inf", "finite number"),
         ("REQUIRED_MODELS", "digits;mine", "use digits,pairwise or *"),
         ("DEFAULT_MODEL", "digits,pairwise", "is not a valid model name, such as digits"),
         ("DEVICES", "gpu", "'gpu' is not a device; a GPU has a number, as in cuda:0"),
