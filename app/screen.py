@@ -31,7 +31,9 @@ DETAILS = frozenset(
         "cpu_layout_not_measured",
         "device_not_watched",
         "measuring_cpu_layout",
+        "model_cooled",
         "model_loading",
+        "model_warmed",
         "page",
         "plan_measured",
         "plan_not_used",
@@ -51,6 +53,7 @@ COMMON = frozenset(
         "model_folder_unreadable",
         "model_loaded",
         "model_not_loaded",
+        "model_on_demand",
         "model_retired",
         "not_ready",
         "precision_not_there",
@@ -85,6 +88,7 @@ class Screen:
         self._url: str | None = None
         self._grpc: str | None = None
         self._served: dict[str, None] = {}  # in the order in which they were loaded
+        self._on_demand: set[str] = set()
         self._ready: Event | None = None  # came before the address was known
         self._announced = False
         self._lines: dict[str, Callable[[Event], str | None]] = {
@@ -94,6 +98,7 @@ class Screen:
             "listening": self._listening,
             "model_loaded": self._model_loaded,
             "model_not_loaded": _model_not_loaded,
+            "model_on_demand": self._model_on_demand,
             "model_retired": self._model_retired,
             "not_ready": self._not_ready,
             "ready": self._is_ready,
@@ -135,9 +140,13 @@ class Screen:
         what = f"{forms} ({precision})" if precision else forms
         return f"{model}: {what} in {event['seconds']:.1f} s"
 
+    def _model_on_demand(self, event: Event) -> None:  # a line for each would be hundreds
+        self._on_demand.add(_spoken(event))
+
     def _model_retired(self, event: Event) -> str:
         model = _spoken(event)
         self._served.pop(model, None)
+        self._on_demand.discard(model)
         return f"{model}: no longer served"
 
     def _not_ready(self, event: Event) -> str | None:
@@ -161,6 +170,7 @@ class Screen:
         workers = event.get("workers")
         parts = (
             _listed(list(self._served)),
+            f"{len(self._on_demand)} on demand" if self._on_demand else None,
             f"{workers} workers" if workers is not None else None,
             self._grpc,
         )

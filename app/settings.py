@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import ipaddress
+import math
 import re
 import socket
 from collections.abc import Mapping
@@ -184,7 +185,7 @@ def _bytes_or_share(value: object) -> float:
         number = float(str(value))
     except ValueError:
         number = float(TypeAdapter(ByteSize).validate_python(value))
-    if 1 < number < LEAST_MODEL_MEMORY:
+    if not (0 < number <= 1 or LEAST_MODEL_MEMORY <= number < math.inf):
         raise ValueError(
             f"must be a share from 0 to 1, or at least {LEAST_MODEL_MEMORY} bytes, such as 2GiB"
         )
@@ -228,9 +229,7 @@ class Settings(BaseSettings):
     """Public keys, a PEM file or a folder of them: only artifacts signed by one are loaded."""
     load: Literal["all", "on-demand"] = "all"
     """`on-demand`: a model is loaded when a request needs it, and unloaded for others."""
-    model_memory: Annotated[float, BeforeValidator(_bytes_or_share)] = Field(
-        0.8, gt=0, allow_inf_nan=False
-    )
+    model_memory: Annotated[float, BeforeValidator(_bytes_or_share)] = 0.8
     """Memory of models in all processes: `8GiB`, or a share of the machine's, such as `0.8`."""
     min_resident_s: float = Field(10, ge=0, le=86_400, allow_inf_nan=False)
     """Seconds for which a model on demand stays once it is loaded."""

@@ -82,6 +82,15 @@ def test_the_last_line_lists_few_of_many_models_and_no_retired_one() -> None:
     assert str(line).endswith("(m1 1, m2 1, m3 1, m4 1, m5 1 and 2 more)")
 
 
+def test_models_on_demand_are_counted() -> None:
+    cold = [{"event": "model_on_demand", "model": f"m/{number}"} for number in range(1, 4)]
+    retired = {"event": "model_retired", "model": "m/1"}
+    warmed = {"event": "model_warmed", "model": "m/2"}
+    lines = Seen().of(*cold, retired, warmed, LISTENING, {"event": "ready"})
+    assert lines[-1] == "Ready in 1.2 s: http://127.0.0.1:8000 (2 on demand)"
+    assert len(lines) == 2
+
+
 def test_a_server_without_models_says_what_to_do() -> None:
     reasons = ["the repository has no models; export one"]
     lines = Seen().of(
