@@ -123,7 +123,9 @@ async def test_calls_that_are_cancelled_or_rejected_hold_no_memory(tmp_path: Pat
         repository, handlers="on", make_backend=doubles, max_items=rows, queue_limit_items=rows
     ) as server:
         service = server.service
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}") as client:
+        async with httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{server.port}", timeout=60
+        ) as client:
             doubles.hold()
             path = "/models/calls/predict"
             left = asyncio.create_task(client.post(path, json=[rows, 2]))
@@ -218,7 +220,7 @@ async def test_both_ways_answer_any_status_and_type(
     write_handler(tmp_path, "answers", 1, ANSWERS, [example], entry="answers:Answers")
     async with (
         listening(tmp_path, handlers="on") as server,
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}") as fast,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as fast,
         httpx.AsyncClient(
             transport=httpx.ASGITransport(server.app), base_url="http://test"
         ) as slow,

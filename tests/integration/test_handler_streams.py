@@ -57,7 +57,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Listening]:
 
 
 async def posted(server: Listening, accept: str = "*/*", **asked: Any) -> httpx.Response:
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}") as client:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as client:
         return await client.post(PATH, json=asked, headers={"accept": accept})
 
 
@@ -107,7 +107,7 @@ async def cut(server: Listening, accept: str = "*/*", **asked: Any) -> str:
     """The body of an answer that has no end."""
     pieces = []
     async with (
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}") as client,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as client,
         client.stream(
             "POST", PATH, json=asked, headers={"accept": accept, "x-request-id": "id-7"}
         ) as answer,
@@ -174,7 +174,7 @@ async def test_items_that_are_not_read_count_as_answers(server: Listening) -> No
 
 
 async def test_a_stream_is_not_compressed(server: Listening) -> None:
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}") as client:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as client:
         for codings, status in (("gzip", 200), ("gzip, identity;q=0", 406)):
             answer = await client.post(
                 PATH, json={"items": 2}, headers={"accept-encoding": codings}

@@ -159,7 +159,7 @@ async def test_both_ways_give_the_same_answers(tmp_path: Path) -> None:
     )
     async with (
         listening(publisher.repository, handlers="on") as server,
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}") as fast,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as fast,
         httpx.AsyncClient(
             transport=httpx.ASGITransport(server.app), base_url="http://test"
         ) as slow,
