@@ -102,7 +102,7 @@ class HandlerManifest(Part):
         description="that it declares, for the Open Inference Protocol; empty: none",
     )
     outputs: tuple[TensorSpec, ...] = Field(
-        default=(), exclude_if=is_empty, description="likewise, of its answers"
+        default=(), exclude_if=is_empty, description="the same of its answers"
     )
     limits: HandlerLimits
     golden: tuple[HandlerExample, ...] = Field(min_length=1)

@@ -54,8 +54,7 @@ def memory_left_bytes() -> int | None:
     """Return the memory that this process can still use; None: unknown."""
     rooms = [room for group in _groups("memory") if (room := _room(group)) is not None]
     with contextlib.suppress(OSError, ValueError, KeyError):
-        lines = (line.split() for line in MEMINFO.read_text().splitlines())
-        rooms.append({fields[0]: int(fields[1]) for fields in lines}["MemAvailable:"] * KIB)
+        rooms.append(_meminfo("MemAvailable:"))
     return max(0, min(rooms)) if rooms else None
 
 
@@ -63,8 +62,7 @@ def memory_bytes() -> int | None:
     """Return the memory of this machine, or the container's limit if it is less; None: unknown."""
     limits = [limit for group in _groups("memory") if (limit := _limit(group)) is not None]
     with contextlib.suppress(OSError, ValueError, KeyError):
-        lines = (line.split() for line in MEMINFO.read_text().splitlines())
-        limits.append({fields[0]: int(fields[1]) for fields in lines}["MemTotal:"] * KIB)
+        limits.append(_meminfo("MemTotal:"))
     return min(limits, default=None)
 
 
@@ -75,6 +73,12 @@ def resident_bytes() -> int | None:
     except OSError:
         return None
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _meminfo(field: str) -> int:
+    """Return a field of the kernel's figures for the machine, in bytes."""
+    lines = (line.split() for line in MEMINFO.read_text().splitlines())
+    return {fields[0]: int(fields[1]) for fields in lines}[field] * KIB
 
 
 def _groups(controller: str) -> Iterator[Path]:

@@ -51,7 +51,12 @@ class File:
 
 
 def read_files(
-    content_type: str, body: bytes, most: int | None, *, named: bool = True
+    content_type: str,
+    body: bytes,
+    most: int | None,
+    *,
+    named: bool = True,
+    instead: str | None = None,
 ) -> list[File]:
     """The files of a form, in order.
 
@@ -60,6 +65,7 @@ def read_files(
         body: the whole body.
         most: maximum number of files; None for exactly one.
         named: whether each file must have a file name.
+        instead: the error for several parts where one is allowed; None: the usual one.
 
     Raises:
         InvalidInput: if the body is not a form, is damaged or cut off, or has parts that are not
@@ -70,21 +76,13 @@ def read_files(
     parts = _count(body, boundary)
     if most is None and parts > 1:
         raise InvalidInput(
-            f"the form has {parts} parts; /predict accepts one file and nothing else, "
+            instead
+            or f"the form has {parts} parts; /predict accepts one file and nothing else, "
             "/batch-predict accepts several files"
         )
     if most is not None:
         check_count(parts, most)
     return _read(body, boundary, named=named)
-
-
-def count_parts(content_type: str, body: bytes) -> int:
-    """The number of parts of a form, before it is read.
-
-    Raises:
-        InvalidInput: if the Content-Type has no boundary.
-    """
-    return _count(body, _boundary(content_type))
 
 
 def read_parts(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from app.api.multipart import FORM, File, count_parts, read_files, read_parts
+from app.api.multipart import FORM, File, read_files, read_parts
 from app.codecs.base import (
     JSON,
     NPY,
@@ -131,13 +131,13 @@ def _items_of_form(
     many = max_items is not None
     if codec.parts:
         return [_item_of_parts(codec, content_type, body, budget, many=many)]
-    inputs = [spec.name for spec in codec.manifest.inputs]
-    if len(inputs) > 1 and not many and count_parts(content_type, body) > 1:
-        raise InvalidInput(
+    inputs, instead = [spec.name for spec in codec.manifest.inputs], None
+    if len(inputs) > 1:
+        instead = (
             "this model does not take its inputs as parts of a form; send JSON: "
             f"{_shape(many)}, where X is an object with {listed(inputs)}"
         )
-    files = read_files(content_type, body, max_items)
+    files = read_files(content_type, body, max_items, instead=instead)
     return _items_of_files(codec, files, budget, many=many, invalid=invalid)
 
 
@@ -363,10 +363,16 @@ def _shape(many: bool) -> str:
 
 
 def _values(codec: Codec, body: bytes, *, many: bool) -> list[object]:
-    right, shape = ("inputs" if many else "input"), _shape(many)
+    right, other, route = (
+        ("inputs", "input", "/predict") if many else ("input", "inputs", "/batch-predict")
+    )
+    shape = _shape(many)
     payload = parsed_json(body, f"; send {shape}", nan=codec.takes_nan)
     if not isinstance(payload, dict) or set(payload) != {right}:
-        hint = _hint(codec, payload, many=many) if isinstance(payload, dict) else ""
+        hint = ""
+        if isinstance(payload, dict):
+            is_other = set(payload) == {other}
+            hint = f"; {route} accepts the other form" if is_other else _hint(codec, payload, right)
         raise InvalidInput(f"the body must be {shape} and nothing else{hint}")
     value = payload[right]
     if not many:
@@ -376,14 +382,9 @@ def _values(codec: Codec, body: bytes, *, many: bool) -> list[object]:
     return value
 
 
-def _hint(codec: Codec, payload: dict[str, object], *, many: bool) -> str:
+def _hint(codec: Codec, payload: dict[str, object], right: str) -> str:
     """What is probably wrong with an object that does not have the right key alone."""
-    right, other, route = (
-        ("inputs", "input", "/predict") if many else ("input", "inputs", "/batch-predict")
-    )
     inputs = [spec.name for spec in codec.manifest.inputs]
-    if set(payload) == {other}:
-        return f"; {route} accepts the other form"
     if payload and set(payload) <= set(inputs):
         return f"; X is an object with {listed(inputs)}" if len(inputs) > 1 else ""
     surplus = [key for key in payload if key != right]

@@ -18,7 +18,7 @@ class DeclaredTensors:
 
     Attributes:
         inputs: in order; axis 0 counts items.
-        outputs: likewise.
+        outputs: those of its answers.
     """
 
     def __init__(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:

@@ -608,12 +608,14 @@ class Engine(Settler):
             for submission in waiters:
                 submission.expire()
             return
-        if queue.copies is not None and batch_items and not isinstance(outcome, ItemFailed):
-            queue.copies.offer(ticket.item, outcome)
-        if not isinstance(outcome, ItemFailed) and queue.caches:
-            self._cache.put(ticket.key, outcome)
-            if self._lookups is not None and batch_items:  # 0: it came from the second cache
-                self._lookups.keep(queue, ticket, outcome)
+        if not isinstance(outcome, ItemFailed):
+            is_computed = batch_items > 0  # else it came from the second cache
+            if queue.copies is not None and is_computed:
+                queue.copies.offer(ticket.item, outcome)
+            if queue.caches:
+                self._cache.put(ticket.key, outcome)
+                if self._lookups is not None and is_computed:
+                    self._lookups.keep(queue, ticket, outcome)
         for submission in waiters:
             submission.settle(ticket.key, outcome, queue_s, compute_s, batch_items)
 

@@ -147,6 +147,12 @@ class Stage(_Checked):
         return 0.0 if self.phase is Phase.ROLLED_BACK else self.release.steps[self.step]
 
 
+def why_it_waits(release: Release, stage: Stage | None, served: Sequence[int]) -> str | None:
+    """Why a release does not go on with these served versions; None: it does."""
+    has_begun = stage is not None and stage.release == release
+    return release.problem(served) or (stage.problem(served) if stage and has_begun else None)
+
+
 def old_version(release: Release, stage: Stage | None, others: Collection[int]) -> int:
     """The version that keeps the rest.
 

@@ -18,7 +18,7 @@ from models.resources import resident_bytes
 LEAST_RETRY_S = 1.0
 # A load into memory that was freed before adds less to the process than the model takes.
 REMEMBERED = 0.9  # of the figure of the last load: the least that counts
-HALF_LIFE = 8  # after so many uses per model, a use counts half
+HALF_LIFE = 8  # a use counts half once there have been this many later uses per model
 MOST_WEIGHT = 1e100  # before all counts of uses are scaled down
 # Whatever else made the process grow meanwhile is not the model's.
 MOST_TIMES, MOST_MORE = 4, 32 << 20  # the largest figure of a load, by its largest file
@@ -144,7 +144,7 @@ class ModelMemory:
             self._weight = 1.0
 
     def grown(self, before: int | None) -> int:
-        """By how many bytes the process has grown since it had so many."""
+        """Bytes that the process has now in addition to those before."""
         now = self.resident()
         return 0 if now is None or before is None else max(0, now - before)
 
@@ -155,16 +155,14 @@ class ModelMemory:
             model: the model.
             before: bytes of the process before the load.
         """
-        grown = self._bounded(self.grown(before), model.file_bytes)
-        model.nbytes = max(grown, int(REMEMBERED * model.nbytes))
+        model.nbytes = max(self._measured(before, model.file_bytes), int(REMEMBERED * model.nbytes))
 
     def count_always(self, model: ModelId, before: int | None, file_bytes: int) -> None:
         """Record what a model took that is always loaded; see `has_loaded`."""
-        self.always[model] = self._bounded(self.grown(before), file_bytes)
+        self.always[model] = self._measured(before, file_bytes)
 
-    @staticmethod
-    def _bounded(nbytes: int, file_bytes: int) -> int:
-        return min(max(nbytes, file_bytes), MOST_TIMES * file_bytes + MOST_MORE)
+    def _measured(self, before: int | None, file_bytes: int) -> int:
+        return min(max(self.grown(before), file_bytes), MOST_TIMES * file_bytes + MOST_MORE)
 
     def taken(self) -> int:
         """Bytes of all models that are loaded or being loaded."""

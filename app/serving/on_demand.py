@@ -78,7 +78,7 @@ class OnDemandModels:
         return demand
 
     def is_there(self, demand: OnDemandModel, seconds: float) -> None:
-        """Record that a version on demand was loaded in `counted`, in so many seconds."""
+        """Record that a version on demand was loaded in `counted`, and how long that took."""
         demand.nbytes = self._memory.always.pop(demand.model)
         demand.load_s, demand.since = seconds, self._now()
         demand.used_at, demand.is_cold = demand.since, False

@@ -1,7 +1,7 @@
 """How far releases are, in a JSON file beside the models file.
 
-All workers read it, and so do other servers whose models file is in the same folder. A change
-replaces the whole file while a lock on another file beside it is held.
+All workers of a server read it. A change replaces the whole file while a lock on another file
+beside it is held.
 """
 
 from __future__ import annotations

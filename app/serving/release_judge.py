@@ -17,7 +17,7 @@ from app.errors import (
     HandlerTimeout,
     NonFiniteOutput,
 )
-from app.registry.releases import ACTIVE, Phase, Release, Stage, old_version
+from app.registry.releases import ACTIVE, Phase, Release, Stage, old_version, why_it_waits
 from app.types import ModelId
 
 DOWN_S = 10.0  # that no replica runs the new version: a broken replica may be back before
@@ -171,10 +171,9 @@ class Judge:
             works: whether a served version can run now.
         """
         is_new = stage is None or stage.release != release
-        problem = release.problem(served)
-        if stage is not None and not is_new:
-            problem = problem or stage.problem(served)
-        if problem is not None:  # a step counts while both versions are served
+        if (
+            why_it_waits(release, stage, served) is not None
+        ):  # a step counts while both versions are served
             self._forget(name)
             return stage  # of an earlier release, it tells which version serves
         old = old_version(release, stage, [each for each in served if each != release.to])

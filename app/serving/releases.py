@@ -19,7 +19,7 @@ import structlog
 from app.errors import InvalidInput, ModelNotFound, NotSaved
 from app.metrics import Metrics
 from app.registry.loaded_models import LoadedModels
-from app.registry.releases import ACTIVE, WHOLE, Phase, Release, Stage
+from app.registry.releases import ACTIVE, WHOLE, Phase, Release, Stage, why_it_waits
 from app.serving.release_file import ReleaseFile, ReleaseFileError, Stages
 from app.serving.release_judge import AllCounts, Judge, counts_of
 from app.shared_file import SharedFile
@@ -156,9 +156,7 @@ class Releases:
                 f"the release waits: version {release.to} is a handler and the others are models, "
                 "or the other way round"
             )
-        begun = stage is not None and stage.release == release
-        problem = stage.problem(served) if stage is not None and begun else None
-        return release.problem(served) or problem or self._problem
+        return why_it_waits(release, stage, served) or self._problem
 
     def _served(self, name: str) -> list[int]:
         """The served versions that requests can be divided between: those of one kind."""

@@ -183,7 +183,7 @@ class Handler:
         inputs: dtype and shape of each tensor of `Request.tensors` by name, such as `{"x":
             "float32[-1,4]"}`; axis 0 counts items and is -1, and so is any other axis of any size.
             With them, clients of the Open Inference Protocol can call the handler.
-        outputs: likewise, of the dict of arrays or lists that they get; `predict` returns it.
+        outputs: the same of the dict of arrays or lists that they get; `predict` returns it.
     """
 
     models: ClassVar[tuple[str, ...]] = ()

@@ -41,7 +41,7 @@ class Code:
         yields: whether it answers with a stream.
         schema: of the bodies that its annotation takes, as a JSON schema; None: it has none.
         inputs: that it declares; empty if it declares no tensors.
-        outputs: likewise.
+        outputs: the same of its answers.
 
     Raises:
         BaseException: of its code.

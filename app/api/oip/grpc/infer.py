@@ -77,7 +77,7 @@ def opened(
         service: engine, models and limits.
         message: of the caller.
         fields: the metadata.
-        caller: who has been admitted.
+        caller: the caller, already admitted.
         record: gets the names in the message.
 
     Raises:
