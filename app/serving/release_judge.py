@@ -171,9 +171,7 @@ class Judge:
             works: whether a served version can run now.
         """
         is_new = stage is None or stage.release != release
-        if (
-            why_it_waits(release, stage, served) is not None
-        ):  # a step counts while both versions are served
+        if why_it_waits(release, stage, served) is not None:  # such time does not count
             self._forget(name)
             return stage  # of an earlier release, it tells which version serves
         old = old_version(release, stage, [each for each in served if each != release.to])
