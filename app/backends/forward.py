@@ -14,6 +14,7 @@ from app.backends.base import Backend, Between, LaunchedBatch, WarmUp, size_of
 from app.backends.cuda import streams_of
 from app.backends.faults import NO_HOST_MEMORY, faults_of
 from app.backends.golden import QUICK_S
+from app.backends.growth import SLOW_S
 from app.backends.lane import DeviceStreams, Lane
 from app.backends.memory import check_fits, peak_of
 from app.backends.profiler import batch_range
@@ -60,6 +61,7 @@ class FormBackend:
         self._replicas = replicas
         self._forward: Forward | None = None
         self._lane: Lane | None = None
+        self._item_s: dict[tuple[tuple[int, ...], ...], float] = {}  # of warm-up, by shapes
 
     def load(self) -> None:
         self._forward = self.open_files(self.variant.files, self.device)
@@ -138,14 +140,19 @@ class FormBackend:
     def warm_up(self, batches: Iterable[Arrays], between: Between = nothing) -> WarmUp:
         largest = 1
         # Only TorchScript specializes, on the second and third run.
-        runs = WARM_RUNS if self.variant.format == "torchscript" else 1
+        specializes = self.variant.format == "torchscript"
         for batch in batches:
             largest = size_of(batch)
-            for run in range(1, runs + 1):
+            item = tuple(array.shape[1:] for array in batch.values())
+            if not specializes and largest * self._item_s.get(item, 0.0) > SLOW_S:
+                continue  # the replay runs it, and the preparation of a new size takes little of it
+            for run in range(1, (WARM_RUNS if specializes else 1) + 1):
                 between()
                 began = time.perf_counter()
                 self.run(batch)
-                if run > 1 and time.perf_counter() - began > QUICK_S:
+                took_s = time.perf_counter() - began
+                self._item_s[item] = took_s / largest
+                if run > 1 and took_s > QUICK_S:
                     break  # enough of a slow forward: the replay runs it again
         return WarmUp(largest)
 

@@ -195,13 +195,15 @@ class Repository:
 
         return sorted(versions, key=place)
 
-    def open(self, model: ModelId, served_digest: str | None = None) -> Artifact:
+    def open(
+        self, model: ModelId, served_digest: str | None = None, *, whole: bool = True
+    ) -> Artifact:
         """Open an artifact that must be a model's; see `open_any`.
 
         Raises:
             ArtifactInvalid: if it is a handler's, and see `open_any`.
         """
-        artifact = self.open_any(model, served_digest)
+        artifact = self.open_any(model, served_digest, whole=whole)
         if isinstance(artifact, HandlerArtifact):
             raise ArtifactInvalid(f"{model}: {NotAModel(artifact.manifest)}")
         return artifact

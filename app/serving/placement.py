@@ -237,7 +237,7 @@ def _log_layout(model: str, found: MeasuredLayout, **more: object) -> None:
 def _model_to_measure(
     repository: Repository, found: Mapping[str, Sequence[int]], trial: Trial
 ) -> Artifact:
-    """The newest intact wanted version of the default model.
+    """The newest wanted version of the default model; its files are checked as they are read.
 
     Without a default model, the largest model is used, which gains most from the right layout.
 
@@ -254,7 +254,7 @@ def _model_to_measure(
     for name in names:
         for number in wanted.get(name, ()):
             try:
-                return repository.open(ModelId(name, number))
+                return repository.open(ModelId(name, number), whole=False)
             except ArtifactInvalid as error:  # reported when it is loaded
                 LOG.debug("not_measured", model=f"{name}/{number}", problem=str(error))
     of = f"version of {trial.default_model!r}" if trial.default_model else "intact model"

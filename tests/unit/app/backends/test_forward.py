@@ -143,7 +143,11 @@ class TestBackend:
 
     @pytest.mark.parametrize(("file_format", "runs"), [("torchscript", WARM_RUNS), ("onnx", 1)])
     def test_warm_up_runs_each_batch_as_its_format_needs(
-        self, artifact: Artifact, file_format: Format, runs: int
+        self,
+        artifact: Artifact,
+        monkeypatch: pytest.MonkeyPatch,
+        file_format: Format,
+        runs: int,
     ) -> None:
         sizes: list[int] = []
 
@@ -154,9 +158,14 @@ class TestBackend:
         backend = Scripted(artifact, lambda data: forward)
         backend.load()
         backend.variant = backend.variant.model_copy(update={"format": file_format})
-        backend.warm_up([{"x": np.ones((size, 2), np.float32)} for size in (1, 4)])
+        batches = [{"x": np.ones((size, 2), np.float32)} for size in (1, 4)]
+        backend.warm_up(batches)
         assert sizes == [1] * runs + [4] * runs
         assert WARM_RUNS >= 3
+        sizes.clear()
+        monkeypatch.setattr(module, "SLOW_S", 0.0)
+        backend.warm_up(batches)
+        assert bool(sizes) == (file_format == "torchscript")  # the replay will run slow ones
 
 
 class TestRunForward:

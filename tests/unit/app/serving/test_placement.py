@@ -20,6 +20,7 @@ from app.serving.version_policy import VersionPolicy
 from app.types import Device
 from models.cores import CoreTime
 from models.cpu_layout import Layout, MeasuredLayout, layouts
+from models.manifest import MANIFEST_FILE
 from models.plan import DevicePlan, Form, FormTimes, Plan, Step
 from models.processor import Processor, this_cpu
 from tests.artifacts import write_artifact, write_small
@@ -284,5 +285,5 @@ def test_missing_model_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("two_cores")
 def test_older_version_replaces_a_damaged_one(tmp_path: Path) -> None:
     write_artifact(tmp_path, "double")
-    (write_artifact(tmp_path, "double", 2) / "script.pt").write_bytes(b"damaged")
+    (write_artifact(tmp_path, "double", 2) / MANIFEST_FILE).write_bytes(b"damaged")
     assert measured(tmp_path) in layouts(2)
