@@ -21,6 +21,7 @@ from tests.fuzz.names import MODULES, PLANTED
 INSTRUMENTED = [
     "app",
     "models",
+    "torchlane",
     "PIL",
     "numpy.lib",
     "python_multipart",

@@ -16,6 +16,7 @@ MODULES = {
     "wire": "tests.fuzz.wire",
     "manifests": "tests.fuzz.manifests",
     "cached": "tests.fuzz.cached",
+    "frames": "tests.fuzz.frames",
 }
 # Wrong on purpose: what would a fuzzer be worth that finds nothing here?
 PLANTED = {
