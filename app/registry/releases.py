@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from pydantic_core import PydanticCustomError
 
 WHOLE = 100.0  # per cent
+MOST_KEPT = 100  # inputs of a model with different answers
 Percent = Annotated[float, Field(gt=0, le=WHOLE, allow_inf_nan=False)]
 
 
@@ -25,10 +26,12 @@ class Shadow(_Checked):
     Attributes:
         version: the version that computes copies.
         share: of the items that other versions compute.
+        keep: maximum number of inputs that are kept because the answers differ.
     """
 
     version: int = Field(ge=1)
     share: float = Field(gt=0, le=1, allow_inf_nan=False)
+    keep: int = Field(0, ge=0, le=MOST_KEPT)
 
 
 class StopIf(_Checked):

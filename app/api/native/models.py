@@ -135,7 +135,7 @@ def _summary(service: Service, name: str, loaded: Loaded | None) -> schemas.Mode
         version=loaded.id.version if loaded else None,
         weights=_weights(service.loaded.split(name)),
         release=release_state(service, name),
-        shadow=_shadow(service, name, loaded),
+        shadow=_shadow(service, name),
         versions=[_version_state(each) for each in statuses],
         problem=problem,
         modelName=name,
@@ -164,8 +164,8 @@ def release_state(service: Service, name: str) -> schemas.ModelRelease | None:
     )
 
 
-def _shadow(service: Service, name: str, loaded: Loaded | None) -> schemas.ModelShadow | None:
-    shadow = None if loaded is None else loaded.settings.shadow
+def _shadow(service: Service, name: str) -> schemas.ModelShadow | None:
+    shadow = service.shadows.of(name)
     if shadow is None:
         return None
     problem = service.shadows.problem(name, shadow)

@@ -260,6 +260,45 @@ class ModelShadow(BaseModel):
     problem: str | None = Field(description="why it computes none")
 
 
+class OipTensor(BaseModel):
+    """An input of a request of the Open Inference Protocol."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+    data: list[JsonValue] = Field(
+        [], description="the numbers, flat; left out if the item has more than 64 KiB"
+    )
+
+
+class OipRequest(BaseModel):
+    """The body of POST /v2/models/NAME/infer."""
+
+    inputs: list[OipTensor]
+
+
+class DifferingInput(BaseModel):
+    """An input for which a shadow gave another answer."""
+
+    at: float = Field(description="when, in seconds since 1970")
+    result: Literal["differs", "failed"]
+    version: int = Field(description="the served version")
+    prediction: dict[str, JsonValue] | None = Field(
+        description="its answer, as /predict writes it; null: larger than 64 KiB"
+    )
+    shadow_prediction: dict[str, JsonValue] | None = Field(
+        description="that of the shadow, or its error"
+    )
+    request: OipRequest = Field(description="the input, to be sent again")
+
+
+class ShadowInputs(ModelShadow):
+    """What a shadow has kept."""
+
+    keep: int = Field(description="maximum number of inputs; 0: none is kept")
+    differing: list[DifferingInput] = Field(description="the newest first")
+
+
 class ModelSummary(BaseModel):
     """A model in the repository, and its loaded versions."""
 
