@@ -20,7 +20,7 @@ from app.engine.engine import Engine
 from app.errors import ItemFailed, TorchlaneError
 from app.metrics import Metrics
 from app.registry.loaded_models import LoadedModel, LoadedModels
-from app.registry.releases import Shadow
+from app.registry.releases import JUDGED_SHARE, Shadow, source_of_copies
 from app.serving.differing import Comparison, Differing, Pair, entry_of
 from app.types import Arrays, Item, ModelId, Outcome
 from models.tensors import Tolerance
@@ -78,26 +78,18 @@ class Shadows:
         self._write_at = 0.0
 
     def of(self, name: str) -> Shadow | None:
-        """The shadow of a model; None if it has none, or is a handler."""
+        """The shadow of a model: that of the models file, else the one that its release needs."""
         model = self._loaded.get(name)
-        return None if model is None else model.settings.shadow
+        if model is None:
+            return None
+        shadow, release = model.settings.shadow, model.settings.release
+        if shadow is None and release and source_of_copies(release, self._loaded.stage(name)):
+            return Shadow(version=release.to, share=JUDGED_SHARE)
+        return shadow
 
     def problem(self, name: str, shadow: Shadow) -> str | None:
         """Why the shadow of a model computes nothing; None: it does."""
-        target = self._loaded.find(ModelId(name, shadow.version))
-        if target is None:
-            return (
-                f"version {shadow.version} is not served; TORCHLANE_VERSIONS sets which are served"
-            )
-        sources = self._sources(name, shadow)
-        if not sources:
-            return f"no other version than {shadow.version} is served"
-        if not any(_reads_as(each, target) for each in sources):
-            return (
-                f"version {shadow.version} reads its inputs in another way, so it cannot compute "
-                "items of other versions"
-            )
-        return None
+        return why_not_comparable(self._loaded, ModelId(name, shadow.version))
 
     async def follow(self) -> None:
         """Follow the settings, and compute copies, until it is cancelled."""
@@ -118,10 +110,6 @@ class Shadows:
             await self.differing.write()
             self._write_at = self._engine.now() + LOOK_S
 
-    def _sources(self, name: str, shadow: Shadow) -> list[LoadedModel]:
-        models = (each for each in self._loaded.models() if each.id.name == name)
-        return [each for each in models if each.id.version != shadow.version]
-
     def _look(self) -> None:
         """Take copies of those models whose settings say so."""
         if self._changes == self._loaded.changes:
@@ -129,12 +117,16 @@ class Shadows:
         self._changes = self._loaded.changes
         followed: dict[ModelId, Pair] = {}
         for model in self._loaded.models():
-            shadow = model.settings.shadow
+            name = model.id.name
+            shadow = self.of(name)
             if shadow is None or model.id.version == shadow.version:
                 continue
-            self._tell(model.id.name, self.problem(model.id.name, shadow))
-            target = self._loaded.find(ModelId(model.id.name, shadow.version))
-            if target is not None and _reads_as(model, target):
+            self._tell(name, self.problem(name, shadow))
+            source = source_of_copies(model.settings.release, self._loaded.stage(name))
+            target = self._loaded.find(ModelId(name, shadow.version))
+            if target is None or source not in (None, model.id.version):
+                continue
+            if model.reads_as(target):
                 self._engine.copy_to(model.id, Sampler(self, model, shadow, self._draw))
                 followed[model.id] = Pair.of(model, target, shadow)
         for model_id in self._followed.keys() - followed.keys():
@@ -174,9 +166,9 @@ class Shadows:
         target = self._loaded.find(ModelId(source.id.name, shadow.version))
         if target is None or self._followed.get(source.id) != Pair.of(source, target, shadow):
             return  # the settings have changed since
-        items = [copy.item for copy in copies]
+        items, deadline = [copy.item for copy in copies], self._engine.now() + COMPUTE_S
         try:
-            answer = await self._engine.predict(target.id, items, self._engine.now() + COMPUTE_S)
+            answer = await self._engine.predict(target.id, items, deadline, are_copies=True)
         except TorchlaneError:  # rejected, or the server stops
             for copy in copies:
                 self._count(copy, "dropped")
@@ -212,10 +204,20 @@ class Sampler:
             self._shadows.take(self._source, self._shadow, item, outputs)
 
 
-def _reads_as(source: LoadedModel, target: LoadedModel) -> bool:
-    """Whether items of a version are items of the other one."""
-    one, other = source.manifest, target.manifest
-    return (one.inputs, one.codec) == (other.inputs, other.codec)
+def why_not_comparable(loaded: LoadedModels, target: ModelId) -> str | None:
+    """Why a version cannot compute what other versions of its model do; None: it can."""
+    model, version = loaded.find(target), target.version
+    if model is None:
+        return f"version {version} is not served; TORCHLANE_VERSIONS sets which are served"
+    others = [each for each in loaded.models() if each.id.name == target.name and each is not model]
+    if not others:
+        return f"no other version than {version} is served"
+    if not any(each.reads_as(model) for each in others):
+        return (
+            f"version {version} reads its inputs in another way, so it cannot compute items of "
+            "other versions"
+        )
+    return None
 
 
 def _result(copy: Copy, outcome: Outcome) -> str:

@@ -76,6 +76,7 @@ async def test_answers_are_compared(tmp_path: Path) -> None:
         await until_copied(api, 3)
         assert (await copied(api, result="agrees"), await copied(api, result="differs")) == (2, 1)
         assert await api.metric("torchlane_items_total", version="3", outcome="ok") == 3
+        assert await api.metric("torchlane_model_requests_total", version="3") == 0  # copies
         await ask(api, 1, 12)  # from the cache: they were compared before
         shadow = (await api.client.get("/models/m")).json()["shadow"]
         assert shadow == {"version": 3, "share": 1.0, "problem": None}

@@ -110,6 +110,9 @@ def test_model_cache_needs_the_servers_cache(file: Path) -> None:
     assert not ModelsFile(file, none, ["cpu"], asks_for_keys=False).of("a").cache
 
 
+JUDGED = "{ to = 3, stop_if.agreement_below = 0.9 }"
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -141,6 +144,11 @@ def test_model_cache_needs_the_servers_cache(file: Path) -> None:
             "[models.a]\nrelease.to = 3\nweights.3 = 1",
             "[models.a] release and weights: a release sets the weights itself",
         ),
+        (
+            f"[models.a]\nrelease = {JUDGED}\nshadow = {{ version = 2, share = 1 }}",
+            "[models.a] release and shadow: agreement_below compares version 3, so the shadow must",
+        ),
+        ("[models.a]\nrelease = { to = 3, stop_if.agreement_below = 0 }", "greater than 0"),
         ("[models.a]\nsticky = 'header:'", 'sticky = \'header:\': use "body", "key" or'),
         ("[models.a]\nsticky = 'header:X User'", 'use "body", "key" or "header:NAME"'),
         ("[models.a]\nload = 'always'\nidle_s = 9", "idle_s: only a model on demand is unloaded"),
