@@ -56,7 +56,9 @@ class OnDemandModels:
         self._loads: dict[OnDemandModel, asyncio.Task[None]] = {}  # running or waiting, in order
         self._lock = asyncio.Lock()
         self._running: OnDemandModel | None = None  # the load that is running
-        self._began = 0.0  # when it began
+        self._always: str | None = None  # the model of such a load, if it is always loaded
+        self._began = 0.0  # when the running load began
+        self._always_s: dict[str, float] = {}  # by model that is always loaded, of its last load
         self._mean_s = 0.0  # of loads
         self._watching: asyncio.Task[None] | None = None
 
@@ -91,6 +93,8 @@ class OnDemandModels:
     async def remove(self, model: ModelId) -> None:
         """Forget a version that has been retired, or that is no longer always loaded."""
         self._memory.always.pop(model, None)
+        if model.name not in self._loaded.names:
+            self._always_s.pop(model.name, None)
         demand = self._models.pop(model, None)
         if demand is not None and (load := self._loads.get(demand)) is not None:
             load.cancel()
@@ -123,9 +127,14 @@ class OnDemandModels:
             file_bytes: bytes of its weights.
         """
         async with self._lock:
+            self._always, self._began = model.name, self._now()
             before = self._memory.resident()
-            yield
-            self._memory.count_always(model, before, file_bytes)
+            try:
+                yield
+                self._memory.count_always(model, before, file_bytes)
+                self._always_s[model.name] = self._now() - self._began
+            finally:
+                self._always = None
             await self._make_room(None)
 
     def _ask(self, model: OnDemandModel, allowed_s: float) -> None:
@@ -149,13 +158,16 @@ class OnDemandModels:
     def _left_s(self, model: OnDemandModel) -> float:
         """Seconds until a model is expected to be loaded, after those that were asked for before.
 
-        0 as long as no model has been loaded.
+        0 as long as nothing is known of any load.
         """
+        ran_s = self._now() - self._began
         left_s = 0.0
+        if self._always is not None:  # as long as the last version of that model
+            left_s = max(0.0, self._always_s.get(self._always, 0.0) - ran_s)
         for each in self._loads:
             takes_s = each.load_s or self._mean_s
             if each is self._running:
-                takes_s = max(0.0, takes_s - (self._now() - self._began))
+                takes_s = max(0.0, takes_s - ran_s)
             left_s += takes_s
             if each is model:
                 break

@@ -14,6 +14,7 @@ import torch
 from structlog.testing import capture_logs
 from torch import nn
 
+from app.access.entries import METRICS, PREDICT, make_key
 from app.backends.fake import FakeBackend
 from app.serving import on_demand
 from app.serving.model_memory import ModelMemory
@@ -177,6 +178,35 @@ async def test_a_deadline_shorter_than_a_load(tmp_path: Path) -> None:
         assert int(refused.headers["Retry-After"]) >= 1
         go_on.set()
         assert (await ask(api, "one")).status_code == 200
+
+
+async def test_a_request_that_is_refused_loads_nothing(tmp_path: Path) -> None:
+    heavy(tmp_path, "one", "other")
+    file = tmp_path / "models.toml"
+    file.write_text("[models.other]\nallowed_keys = ['nobody']\n")
+    keys = [
+        make_key(name, [scope], "7/hour") for name, scope in (("few", PREDICT), ("other", METRICS))
+    ]
+    (few, scraper), entries = zip(*keys, strict=True)
+    settings = ON_DEMAND | {"api_keys": ";".join(entries), "max_items": 4, "models_file": file}
+    async with serving(tmp_path, open_metrics=True, **settings) as api:
+
+        async def status(body: Any, key: str = few, path: str = "one/predict", **more: str) -> int:
+            headers = {"x-api-key": key, **more}
+            answer = await api.client.post(f"/models/{path}", json=body, headers=headers)
+            return answer.status_code
+
+        good = {"input": [1, 2]}
+        assert await status(good, key="unknown") == 401
+        assert await status(good, key=scraper) == 403
+        assert await status(good, path="other/predict") == 403
+        assert await status(good, path="one/predict?top_k=1") == 422
+        assert await status(good, **{"accept": "text/html"}) == 406
+        assert await status({"input": "no"}) == 422
+        assert await status({"inputs": [[1, 2]] * 5}, path="one/batch-predict") == 413
+        assert await status({"inputs": [[1, 2]] * 4}, path="one/batch-predict") == 429
+        assert await api.metric("torchlane_model_loads_total", result="warmed") == 0
+        assert await api.metric("torchlane_model_cold") == 2
 
 
 async def test_a_model_that_cannot_be_loaded(
