@@ -199,6 +199,7 @@ def create_app(
         dialects_with(settings.predict_route, settings.health_route),
         engine,
         lifecycle,
+        on_demand,
         _releases(settings, lifecycle, models, metrics, worker),
         Shadows(engine, loaded, metrics, _differing(worker)),
         loaded,

@@ -13,7 +13,7 @@ from app.errors import ModelNotReady, Overloaded
 from app.metrics import Metrics
 from app.registry.loaded_models import LoadedModels, ModelState, VersionStatus
 from app.serving.installation import problem_of
-from app.serving.model_memory import MIB, ModelMemory, OnDemandModel
+from app.serving.model_memory import MIB, ModelMemory, OnDemandModel, Residency
 from app.serving.replica_pool import ReplicaPool, log_failure
 from app.threads import in_thread
 from app.types import ModelId
@@ -117,6 +117,17 @@ class OnDemandModels:
         """Whether a version is loaded on demand, and neither loaded nor being loaded."""
         demand = self._models.get(model)
         return demand is not None and demand.is_cold and not demand.is_coming
+
+    def residency(self, model: ModelId) -> Residency:
+        """What is known of a served version, with its revision."""
+        demand = self._models.get(model)
+        if demand is None:
+            return Residency(self._memory.always.get(model))
+        return Residency(
+            None if demand.is_cold else demand.nbytes,
+            self._now() - demand.used_at if demand.used_at else None,
+            (self._left_s(demand) or None) if demand.is_coming else None,
+        )
 
     @contextlib.asynccontextmanager
     async def counted(self, model: ModelId, file_bytes: int) -> AsyncIterator[None]:

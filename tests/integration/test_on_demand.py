@@ -59,6 +59,11 @@ async def states(api: Api) -> dict[str, str]:
     return {model["name"]: model["state"] for model in models}
 
 
+async def residency(api: Api, name: str) -> tuple[Any, Any]:
+    (version,) = (await api.client.get(f"/models/{name}")).json()["versions"]
+    return version["memory_bytes"], version["idle_s"]
+
+
 async def until(true: Callable[[], Any]) -> None:
     async with asyncio.timeout(20):
         while not await true():
@@ -69,6 +74,7 @@ async def test_the_first_requests_load_a_model_once(tmp_path: Path) -> None:
     heavy(tmp_path, "one", "other")
     async with serving(tmp_path, **ON_DEMAND) as api:
         assert await states(api) == {"one": "cold", "other": "cold"}
+        assert await residency(api, "one") == (None, None)
         described = (await api.client.get("/models/one?full=true")).json()
         assert described["inputs"][0]["name"] == "x"
         assert [replica["state"] for replica in described["replicas"]] == ["cold"]
@@ -79,6 +85,9 @@ async def test_the_first_requests_load_a_model_once(tmp_path: Path) -> None:
         assert outputs == [[2 * item, 4] for item in range(5)]
         assert await api.metric("torchlane_model_loads_total", result="warmed") == 1
         assert await states(api) == {"one": "ready", "other": "cold"}
+        memory_bytes, idle_s = await residency(api, "one")
+        assert 2 << 20 < memory_bytes < 64 << 20
+        assert 0 <= idle_s < 60
         assert (await api.client.get("/v2/models/one/ready")).status_code == 200
         assert await api.metric("torchlane_model_cold") == 1
         infer = {

@@ -79,7 +79,8 @@ async def test_answers_are_compared(tmp_path: Path) -> None:
         assert await api.metric("torchlane_model_requests_total", version="3") == 0  # copies
         await ask(api, 1, 12)  # from the cache: they were compared before
         shadow = (await api.client.get("/models/m")).json()["shadow"]
-        assert shadow == {"version": 3, "share": 1.0, "problem": None}
+        figures = {"compared": 3, "agreement": 0.6667}
+        assert shadow == {"version": 3, "share": 1.0, "problem": None, **figures}
         file.write_text("[models.m]\nweights = { 2 = 1 }\n")
         async with asyncio.timeout(20):
             while (await api.client.get("/models/m")).json()["shadow"] is not None:
