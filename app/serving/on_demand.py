@@ -93,8 +93,6 @@ class OnDemandModels:
     async def remove(self, model: ModelId) -> None:
         """Forget a version that has been retired, or that is no longer always loaded."""
         self._memory.always.pop(model, None)
-        if model.name not in self._loaded.names:
-            self._always_s.pop(model.name, None)
         demand = self._models.pop(model, None)
         if demand is not None and (load := self._loads.get(demand)) is not None:
             load.cancel()
@@ -143,7 +141,8 @@ class OnDemandModels:
             try:
                 yield
                 self._memory.count_always(model, before, file_bytes)
-                self._always_s[model.name] = self._now() - self._began
+                known = {n: s for n, s in self._always_s.items() if n in self._loaded.names}
+                self._always_s = {**known, model.name: self._now() - self._began}
             finally:
                 self._always = None
             await self._make_room(None)
