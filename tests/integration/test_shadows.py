@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from torch import nn
 
 from app.access.entries import ADMIN, PREDICT, make_key
+from app.api.openapi import schemas
 from app.serving import shadows
 from tests.artifacts import write_artifact
 from tests.integration.harness import Api, serving
@@ -128,6 +129,7 @@ async def test_inputs_with_different_answers_are_kept(tmp_path: Path) -> None:
         answer = await api.client.get("/models/m/shadow")
         assert answer.headers["cache-control"] == "no-store"
         kept = answer.json()
+        assert schemas.ShadowInputs.model_validate(kept).differing
         assert (kept["version"], kept["share"], kept["keep"]) == (3, 1.0, 2)
         assert [each["request"]["inputs"][0]["data"] for each in kept["differing"]] == [
             [13, 1],
