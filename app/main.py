@@ -57,6 +57,7 @@ from app.registry.loaded_models import LoadedModels
 from app.registry.model_settings import ModelSettings
 from app.registry.repository import Artifact, Repository
 from app.serving.claims import Claims
+from app.serving.differing import Differing
 from app.serving.handlers import HandlerInstaller, Mode, PoolFactory
 from app.serving.installation import GATHER_S
 from app.serving.installer import BackendFactory, Installer
@@ -198,8 +199,9 @@ def create_app(
         dialects_with(settings.predict_route, settings.health_route),
         engine,
         lifecycle,
+        on_demand,
         _releases(settings, lifecycle, models, metrics, worker),
-        Shadows(engine, loaded, metrics),
+        Shadows(engine, loaded, metrics, _differing(worker)),
         loaded,
         _limits(settings),
         repository,
@@ -273,6 +275,11 @@ def _releases(
     file = None if settings.models_file is None else ReleaseFile(settings.models_file)
     judging = worker.shared.releases if worker else None
     return Releases(lifecycle.loaded, models.releases, lifecycle.works, file, metrics, judging)
+
+
+def _differing(worker: Worker | None) -> Differing:
+    """Where shadows keep inputs for which the answers differ."""
+    return Differing(worker.shared.differing, worker.index) if worker else Differing()
 
 
 def _limits(settings: Settings) -> RequestLimits:

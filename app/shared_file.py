@@ -68,8 +68,9 @@ class SharedFile:
         return content if zlib.crc32(content) == checksum else None
 
     def put(self, content: bytes) -> None:
-        """Replace the content."""
+        """Replace the content; nothing is left of a longer one."""
         self.write(HEAD.pack(len(content), zlib.crc32(content)) + content)
+        os.ftruncate(self.descriptor, HEAD.size + len(content))
 
     @contextlib.contextmanager
     def locked(self, *, waits: bool) -> Iterator[None]:

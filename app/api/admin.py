@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request, Response
 
 from app.api.access import Admin
 from app.api.endpoints import version_number
-from app.api.native.models import release_state
+from app.api.native.states import release_state
 from app.api.negotiation import NEVER, fields_of, gzip_of
 from app.api.openapi import schemas
 from app.api.openapi.errors import ERRORS

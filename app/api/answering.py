@@ -368,13 +368,13 @@ class Answering:
                 (b"x-torchlane-cache", _cache_header(answer.cache, many=self.endpoint.many)),
                 (b"server-timing", timing),
                 (b"content-length", b"%d" % len(content)),
-                *self._version_header(),
+                *self.version_header(),
             ],
             content,
         )
 
-    def _version_header(self) -> Headers:
-        """The version that answers, if weights have chosen it."""
+    def version_header(self) -> Headers:
+        """The version that answers, or fails to, if weights have chosen it."""
         model = self._model_id
         if model is None or not self.is_divided:
             return ()

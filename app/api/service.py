@@ -19,6 +19,7 @@ from app.metrics import Metrics
 from app.registry.loaded_models import LoadedModels
 from app.registry.repository import Repository
 from app.serving.lifecycle import Lifecycle
+from app.serving.on_demand import OnDemandModels
 from app.serving.releases import Releases
 from app.serving.shadows import Shadows
 from app.telemetry.access_log import AccessLog
@@ -66,6 +67,7 @@ class Service:
     dialects: Dialects
     engine: Engine
     lifecycle: Lifecycle
+    on_demand: OnDemandModels
     releases: Releases
     shadows: Shadows
     loaded: LoadedModels

@@ -129,15 +129,12 @@ class Admission:
         if fresh:
             self._check_room(queue, fresh, allowed_s)
             demand = queue.demand
+            if demand is not None and demand.is_cold:
+                demand.ask(allowed_s)
+            elif not (foreseen and len(fresh) == 1 and fresh[0].length == 0):
+                self.foresee(queue, _loads(fresh), deadline, lag_s, now)
             if demand is not None:
-                if demand.is_cold:
-                    demand.ask(allowed_s)
                 demand.used()
-                if demand.is_cold:
-                    return
-            if foreseen and len(fresh) == 1 and fresh[0].length == 0:
-                return
-            self.foresee(queue, _loads(fresh), deadline, lag_s, now)
 
     def foresee(
         self, queue: ModelQueue, fresh: Sequence[Load], deadline: float, lag_s: float, now: float

@@ -162,20 +162,24 @@ class Engine(Settler):
         """The current time on the clock of all deadlines."""
         return self._clock.now()
 
-    async def predict(self, model: ModelId, items: Sequence[Item], deadline: float) -> Answer:
+    async def predict(
+        self, model: ModelId, items: Sequence[Item], deadline: float, *, are_copies: bool = False
+    ) -> Answer:
         """One outcome per item, in order; equal items are computed once.
 
         Args:
             model: a published model.
             items: at least one.
             deadline: on the engine's clock.
+            are_copies: whether no caller sent them, so that they count as items, but not as a
+                request.
 
         Raises:
             ModelNotFound, ModelNotReady, Overloaded, PayloadTooLarge, ShuttingDown: if it is
                 rejected; nothing was queued.
             DeadlineExceeded: if the deadline has passed.
         """
-        return await self.submit(model, items, deadline).answer()
+        return await self.submit(model, items, deadline, are_copies=are_copies).answer()
 
     def submit(
         self,
@@ -187,6 +191,7 @@ class Engine(Settler):
         invalid: int = 0,
         *,
         foreseen: bool = False,
+        are_copies: bool = False,
     ) -> Submission:
         """The first half of `predict`: accept or reject the items, at once and as a whole.
 
@@ -198,10 +203,12 @@ class Engine(Settler):
         served = self._served(model)
         submission = Submission(deadline, served.closed, label, self._clock.now())
         submission.invalid = invalid
+        submission.is_request = not are_copies
         try:
             submission.cache = self._place(served, submission, items, lag_s, foreseen=foreseen)
         except TorchlaneError:
-            served.queue.metrics.count_failure(self._clock.now() - submission.began)
+            if submission.is_request:
+                served.queue.metrics.count_failure(self._clock.now() - submission.began)
             raise
         if submission.is_settled:
             count_outcomes(served.queue.metrics, submission, self._clock.now())
@@ -636,9 +643,11 @@ def _largest_s(batch_s: BatchTimes) -> float:
 def count_outcomes(metrics: ModelMetrics, submission: Submission, now: float) -> None:
     """Count a settled request and its items by outcome."""
     seconds = now - submission.began
+    is_request = submission.is_request
     if submission.error is not None:
-        metrics.count_failure(seconds)
-        if isinstance(submission.error, TorchlaneError):
+        if is_request:
+            metrics.count_failure(seconds)
+        if is_request and isinstance(submission.error, TorchlaneError):
             metrics.outcome(submission.error.code, len(submission.keys))
         return
     predicted = 0
@@ -650,9 +659,9 @@ def count_outcomes(metrics: ModelMetrics, submission: Submission, now: float) ->
             predicted += 1
     if submission.invalid:
         metrics.outcome(InvalidItem.code, submission.invalid)
-    if predicted < len(submission.keys) or submission.invalid:
+    if is_request and (predicted < len(submission.keys) or submission.invalid):
         metrics.count_failure(seconds)
-    else:
+    elif is_request:
         computed = submission.batch_items > 0
         metrics.request(seconds, submission.queue_s, submission.compute_s, computed=computed)
     metrics.outcome("ok", predicted)

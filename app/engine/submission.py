@@ -44,6 +44,7 @@ class Submission:
         trace: the request's trace, if a sink follows it.
         found: number of outcomes from the second cache.
         invalid: number of items that were left out because they do not fit the model.
+        is_request: whether it counts as a request; else no caller sent its items.
     """
 
     __slots__ = (
@@ -57,6 +58,7 @@ class Submission:
         "error",
         "found",
         "invalid",
+        "is_request",
         "is_settled",
         "keys",
         "label",
@@ -91,6 +93,7 @@ class Submission:
         self.trace: RequestTrace | None = None
         self.found = 0
         self.invalid = 0
+        self.is_request = True
         self._missing = 0
 
     # For the caller

@@ -43,6 +43,7 @@ class Shared(NamedTuple):
         claims: see `Claims`.
         releases: locked by the worker that judges releases.
         metrics: values of each worker, and last those of the parent.
+        differing: inputs that each worker keeps, see `Differing`.
     """
 
     connections: SharedFile
@@ -51,6 +52,7 @@ class Shared(NamedTuple):
     claims: SharedFile
     releases: SharedFile
     metrics: tuple[SharedFile, ...]
+    differing: tuple[SharedFile, ...]
 
     def __str__(self) -> str:
         """The form on the command line."""
@@ -63,7 +65,7 @@ class Shared(NamedTuple):
         Raises:
             OSError: if that is impossible.
         """
-        made = cls._of([SharedFile.create() for _ in range(5 + workers + 1)])
+        made = cls._of([SharedFile.create() for _ in range(5 + workers + 1 + workers)])
         made.connections.write(bytes((workers + 1) * COUNT.size))  # so that no later write fails
         return made
 
@@ -78,13 +80,15 @@ class Shared(NamedTuple):
 
     @classmethod
     def _of(cls, files: Iterable[SharedFile]) -> Shared:
-        connections, overrides, profile, claims, releases, *metrics = files
-        return cls(connections, overrides, profile, claims, releases, tuple(metrics))
+        connections, overrides, profile, claims, releases, *of_each = files
+        workers = len(of_each) // 2
+        metrics, differing = tuple(of_each[: workers + 1]), tuple(of_each[workers + 1 :])
+        return cls(connections, overrides, profile, claims, releases, metrics, differing)
 
     def descriptors(self) -> list[int]:
         """The descriptors of all files."""
-        *single, metrics = self
-        return [file.descriptor for file in (*single, *metrics)]
+        *single, metrics, differing = self
+        return [file.descriptor for file in (*single, *metrics, *differing)]
 
     def close(self) -> None:
         """Close all files."""

@@ -65,6 +65,11 @@ class LoadedModel:
         fixed_bytes = sum(spec.item_bytes for spec in self.manifest.outputs if spec.is_fixed)
         object.__setattr__(self, "fixed_bytes", fixed_bytes)  # frozen
 
+    def reads_as(self, other: LoadedModel) -> bool:
+        """Whether its items are items of another version."""
+        one, two = self.manifest, other.manifest
+        return (one.inputs, one.codec) == (two.inputs, two.codec)
+
 
 @dataclass(frozen=True, slots=True)
 class LoadedHandler:
@@ -132,7 +137,7 @@ class LoadedModels:
             repository, which stays the default when others appear, as long as it exists.
 
     Attributes:
-        changes: number of changes to the served versions.
+        changes: number of changes to the served versions, or to the stages of their releases.
         default_model: the current model for requests without a name; None if they must name one.
         has_handlers: whether any handler is loaded.
         has_streams: whether any loaded handler yields.
@@ -306,7 +311,7 @@ class LoadedModels:
         before, self._stages = self._stages, stages
         for name in before.keys() | stages.keys():
             if before.get(name) != stages.get(name):
-                self._choose_current(name)
+                self._update_current(name)
 
     def stage(self, name: str) -> Stage | None:
         """How far a model's release is; None if it has none, or it has not begun."""

@@ -95,6 +95,12 @@ class ModelSettings:
         wrong = self.set_by_file & OF_HANDLERS
         if in_handler:
             wrong = self.set_by_file - OF_HANDLERS - OF_BOTH
+        judged = self.release and self.release.stop_if.agreement_below is not None
+        if not wrong and in_handler and judged:
+            return (
+                "the models file sets release.stop_if.agreement_below, which compares the answers "
+                "of models; this is a handler: leave it out"
+            )
         if not wrong:
             return None
         kind, other = ("handler", "model") if in_handler else ("model", "handler")

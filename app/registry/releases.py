@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from pydantic_core import PydanticCustomError
 
 WHOLE = 100.0  # per cent
+MOST_KEPT = 100  # inputs of a model with different answers
+JUDGED_SHARE = 0.1  # of the old version's items, for a release without a shadow of its own
 Percent = Annotated[float, Field(gt=0, le=WHOLE, allow_inf_nan=False)]
 
 
@@ -25,10 +27,12 @@ class Shadow(_Checked):
     Attributes:
         version: the version that computes copies.
         share: of the items that other versions compute.
+        keep: maximum number of inputs that are kept because the answers differ.
     """
 
     version: int = Field(ge=1)
     share: float = Field(gt=0, le=1, allow_inf_nan=False)
+    keep: int = Field(0, ge=0, le=MOST_KEPT)
 
 
 class StopIf(_Checked):
@@ -38,11 +42,15 @@ class StopIf(_Checked):
         errors_above: share of the new version's accepted items that fail; 1: never.
         latency_above: its mean seconds in queue and computation, divided by the old version's;
             None: never.
-        min_requests: of a version in the current step; with fewer, it is not judged.
+        agreement_below: share of the old version's copied items to which the new one gives the same
+            answer; None: never.
+        min_requests: of a version in the current step, or copied items; with fewer, it is not
+            judged.
     """
 
     errors_above: float = Field(0.01, ge=0, le=1, allow_inf_nan=False)
     latency_above: float | None = Field(None, ge=1, allow_inf_nan=False)
+    agreement_below: float | None = Field(None, gt=0, le=1, allow_inf_nan=False)
     min_requests: int = Field(50, ge=1, le=1_000_000)
 
 
@@ -145,6 +153,22 @@ class Stage(_Checked):
     def percent(self) -> float:
         """What the new version gets now."""
         return 0.0 if self.phase is Phase.ROLLED_BACK else self.release.steps[self.step]
+
+
+def source_of_copies(release: Release | None, stage: Stage | None) -> int | None:
+    """The version whose items are copied for a release that is judged by agreement now.
+
+    Args:
+        release: as the models file has it now; None: there is none.
+        stage: how far it is, or an earlier one; None: it has not begun.
+
+    Returns:
+        None if no such release goes on.
+    """
+    if release is None or release.stop_if.agreement_below is None:
+        return None
+    goes_on = stage is not None and stage.release == release and stage.phase in ACTIVE
+    return stage.old if stage is not None and goes_on else None
 
 
 def why_it_waits(release: Release, stage: Stage | None, served: Sequence[int]) -> str | None:

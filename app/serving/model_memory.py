@@ -38,6 +38,23 @@ class MemoryLimits:
     min_resident_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Residency:
+    """What is known of a version in the memory of this process.
+
+    Attributes:
+        nbytes: memory that it takes; None: it is not loaded.
+        idle_s: seconds since a request last needed it, or since it was loaded; None: it is always
+            loaded, or was never needed.
+        left_s: seconds until it is expected to be loaded; None: it is not being loaded, or nothing
+            is known of its load.
+    """
+
+    nbytes: int | None = None
+    idle_s: float | None = None
+    left_s: float | None = None
+
+
 class OnDemandModel:
     """A version that is loaded on demand; see `Demand`.
 

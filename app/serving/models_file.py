@@ -280,6 +280,11 @@ class _Reader:
         if entry.release is not None and entry.weights is not None:
             what = "a release sets the weights itself; leave one of the two out"
             self._wrong(f"[models.{name}] release and weights: {what}")
+        release, shadow = entry.release, entry.shadow
+        judged = None if release is None else release.stop_if.agreement_below
+        if release and shadow and judged is not None and shadow.version != release.to:
+            what = f"agreement_below compares version {release.to}, so the shadow must be the same"
+            self._wrong(f"[models.{name}] release and shadow: {what}; leave shadow out")
         if entry.allowed_keys is not None and not self._asks_for_keys:
             what = "this server has no API keys; set TORCHLANE_API_KEYS_FILE"
             self._wrong(f"[models.{name}] allowed_keys: {what}")

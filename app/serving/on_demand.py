@@ -13,7 +13,7 @@ from app.errors import ModelNotReady, Overloaded
 from app.metrics import Metrics
 from app.registry.loaded_models import LoadedModels, ModelState, VersionStatus
 from app.serving.installation import problem_of
-from app.serving.model_memory import MIB, ModelMemory, OnDemandModel
+from app.serving.model_memory import MIB, ModelMemory, OnDemandModel, Residency
 from app.serving.replica_pool import ReplicaPool, log_failure
 from app.threads import in_thread
 from app.types import ModelId
@@ -56,7 +56,9 @@ class OnDemandModels:
         self._loads: dict[OnDemandModel, asyncio.Task[None]] = {}  # running or waiting, in order
         self._lock = asyncio.Lock()
         self._running: OnDemandModel | None = None  # the load that is running
-        self._began = 0.0  # when it began
+        self._always: str | None = None  # the model of such a load, if it is always loaded
+        self._began = 0.0  # when the running load began
+        self._always_s: dict[str, float] = {}  # by model that is always loaded, of its last load
         self._mean_s = 0.0  # of loads
         self._watching: asyncio.Task[None] | None = None
 
@@ -114,6 +116,17 @@ class OnDemandModels:
         demand = self._models.get(model)
         return demand is not None and demand.is_cold and not demand.is_coming
 
+    def residency(self, model: ModelId) -> Residency:
+        """What is known of a served version, with its revision."""
+        demand = self._models.get(model)
+        if demand is None:
+            return Residency(self._memory.always.get(model))
+        return Residency(
+            None if demand.is_cold else demand.nbytes,
+            self._now() - demand.used_at if demand.used_at else None,
+            (self._left_s(demand) or None) if demand.is_coming else None,
+        )
+
     @contextlib.asynccontextmanager
     async def counted(self, model: ModelId, file_bytes: int) -> AsyncIterator[None]:
         """Count the memory that a model takes which is always loaded, and is loaded inside.
@@ -123,9 +136,15 @@ class OnDemandModels:
             file_bytes: bytes of its weights.
         """
         async with self._lock:
+            self._always, self._began = model.name, self._now()
             before = self._memory.resident()
-            yield
-            self._memory.count_always(model, before, file_bytes)
+            try:
+                yield
+                self._memory.count_always(model, before, file_bytes)
+                known = {n: s for n, s in self._always_s.items() if n in self._loaded.names}
+                self._always_s = {**known, model.name: self._now() - self._began}
+            finally:
+                self._always = None
             await self._make_room(None)
 
     def _ask(self, model: OnDemandModel, allowed_s: float) -> None:
@@ -149,13 +168,16 @@ class OnDemandModels:
     def _left_s(self, model: OnDemandModel) -> float:
         """Seconds until a model is expected to be loaded, after those that were asked for before.
 
-        0 as long as no model has been loaded.
+        0 as long as nothing is known of any load.
         """
+        ran_s = self._now() - self._began
         left_s = 0.0
+        if self._always is not None:  # as long as the last version of that model
+            left_s = max(0.0, self._always_s.get(self._always, 0.0) - ran_s)
         for each in self._loads:
             takes_s = each.load_s or self._mean_s
             if each is self._running:
-                takes_s = max(0.0, takes_s - (self._now() - self._began))
+                takes_s = max(0.0, takes_s - ran_s)
             left_s += takes_s
             if each is model:
                 break

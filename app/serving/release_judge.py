@@ -22,6 +22,7 @@ from app.types import ModelId
 
 DOWN_S = 10.0  # that no replica runs the new version: a broken replica may be back before
 LEAST_WATCH_S = 60.0  # that a step is watched after a restart, even if its time has passed
+AGREES, DROPPED = ("agrees", "same_label"), "dropped"  # results of copies
 # Outcomes of items for which the version is to blame, not the caller, nor a stop of the server.
 FAILURES = {
     "internal",
@@ -49,6 +50,8 @@ class Counts(NamedTuple):
         failed: items that failed through its fault.
         computed: requests without a failure for which something was computed.
         seconds: sum of their times in queue and computation.
+        compared: copied items of the old version with which it was compared.
+        agreed: those to which it gave the same answer, or at least the same label.
     """
 
     requests: float = 0.0
@@ -56,6 +59,8 @@ class Counts(NamedTuple):
     failed: float = 0.0
     computed: float = 0.0
     seconds: float = 0.0
+    compared: float = 0.0
+    agreed: float = 0.0
 
     def since(self, before: Counts) -> Counts:
         """What was done since the earlier counts."""
@@ -89,6 +94,10 @@ def counts_of(names: Collection[str], collector: Collector) -> AllCounts:
                 case "torchlane_model_request_seconds_total":
                     if labels["part"] in ("queue", "compute"):
                         add(labels, "seconds", value)
+                case "torchlane_shadow_items_total" if labels["result"] != DROPPED:
+                    add(labels, "compared", value)
+                    if labels["result"] in AGREES:
+                        add(labels, "agreed", value)
     return {model: Counts(**each) for model, each in counts.items()}
 
 
@@ -100,23 +109,46 @@ def reason_to_stop(release: Release, new: Counts, old: Counts) -> str | None:
         new: what the new version has done in the current step.
         old: the same of the old version.
     """
+    return _errors(release, new) or _disagreement(release, new) or _latency(release, new, old)
+
+
+def _errors(release: Release, new: Counts) -> str | None:
     rules, judged = release.stop_if, new.ok + new.failed
-    if min(new.requests, judged) >= rules.min_requests:
-        errors = new.failed / judged
-        if errors > rules.errors_above:
-            return (
-                f"{errors:.3g} of the items of version {release.to} failed, more than "
-                f"errors_above = {rules.errors_above:g}"
-            )
+    if min(new.requests, judged) < rules.min_requests:
+        return None
+    errors = new.failed / judged
+    if errors <= rules.errors_above:
+        return None
+    return (
+        f"{errors:.3g} of the items of version {release.to} failed, more than "
+        f"errors_above = {rules.errors_above:g}"
+    )
+
+
+def _disagreement(release: Release, new: Counts) -> str | None:
+    rules = release.stop_if
+    if rules.agreement_below is None or new.compared < rules.min_requests:
+        return None
+    agreement = new.agreed / new.compared
+    if agreement >= rules.agreement_below:
+        return None
+    return (
+        f"version {release.to} agreed with the old version on {agreement:.3g} of "
+        f"{new.compared:.0f} items, less than agreement_below = {rules.agreement_below:g}"
+    )
+
+
+def _latency(release: Release, new: Counts, old: Counts) -> str | None:
+    rules = release.stop_if
     if rules.latency_above is None or min(new.computed, old.computed) < rules.min_requests:
         return None
     new_s, old_s = new.seconds / new.computed, old.seconds / old.computed
-    if new_s > rules.latency_above * old_s:
-        return (
-            f"requests of version {release.to} took {new_s * 1000:.3g} ms on average, those of the "
-            f"old version {old_s * 1000:.3g} ms, and latency_above = {rules.latency_above:g}"
-        )
-    return None
+    if new_s <= rules.latency_above * old_s:
+        return None
+    return (
+        f"requests of version {release.to} took {new_s * 1000:.3g} ms on average, those of the "
+        f"old version {old_s * 1000:.3g} ms, and latency_above = {rules.latency_above:g}"
+    )
 
 
 @dataclass(frozen=True, slots=True)

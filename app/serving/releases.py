@@ -19,7 +19,15 @@ import structlog
 from app.errors import InvalidInput, ModelNotFound, NotSaved
 from app.metrics import Metrics
 from app.registry.loaded_models import LoadedModels
-from app.registry.releases import ACTIVE, WHOLE, Phase, Release, Stage, why_it_waits
+from app.registry.releases import (
+    ACTIVE,
+    WHOLE,
+    Phase,
+    Release,
+    Stage,
+    old_version,
+    why_it_waits,
+)
 from app.serving.release_file import ReleaseFile, ReleaseFileError, Stages
 from app.serving.release_judge import AllCounts, Judge, counts_of
 from app.shared_file import SharedFile
@@ -150,17 +158,31 @@ class Releases:
         release, stage = self._wanted().get(name), self._stages.get(name)
         if release is None or _has_ended(release, stage):
             return None
-        served = self._served(name)
+        return self._why_it_waits(name, release) or self._problem
+
+    def _served(self, name: str) -> list[int]:
+        """The served versions that requests can be divided between: those of one kind."""
+        return self._loaded.divided(name)
+
+    def _why_it_waits(self, name: str, release: Release) -> str | None:
+        """Why a release does not go on with the versions that are served now; None: it can."""
+        stage, served = self._stages.get(name), self._served(name)
         if release.to not in served and self._loaded.serves(ModelId(name, release.to)):
             return (
                 f"the release waits: version {release.to} is a handler and the others are models, "
                 "or the other way round"
             )
-        return why_it_waits(release, stage, served) or self._problem
-
-    def _served(self, name: str) -> list[int]:
-        """The served versions that requests can be divided between: those of one kind."""
-        return self._loaded.divided(name)
+        problem = why_it_waits(release, stage, served)
+        if problem is not None or release.stop_if.agreement_below is None:
+            return problem
+        old = old_version(release, stage, [each for each in served if each != release.to])
+        before, after = (self._loaded.find(ModelId(name, each)) for each in (old, release.to))
+        if before is None or after is None or before.reads_as(after):
+            return None
+        return (
+            f"the release waits: version {release.to} reads its inputs in another way than version "
+            f"{old}, so agreement_below cannot be judged; leave it out"
+        )
 
     def _take(self, stages: Stages) -> None:
         """Divide requests by these stages."""
@@ -196,7 +218,8 @@ class Releases:
             before, release = self._stages.get(name), wanted.get(name)
             after = None
             if release is not None:
-                served = self._served(name)
+                waits = self._why_it_waits(name, release) is not None
+                served = [] if waits else self._served(name)
                 after = self._judge.next_stage(name, release, before, served, counts, self._works)
             if after != before:
                 changes[name] = before, after
@@ -206,7 +229,7 @@ class Releases:
         """Log which releases cannot go on, once each, unless their versions come soon."""
         before, self._waiting = self._waiting, {}
         for name, release in wanted.items():
-            stage, problem = self._stages.get(name), release.problem(self._served(name))
+            stage, problem = self._stages.get(name), self._why_it_waits(name, release)
             if problem is None or _has_ended(release, stage):
                 continue
             key = name, problem

@@ -20,8 +20,9 @@ from app.engine.engine import Engine
 from app.errors import ItemFailed, TorchlaneError
 from app.metrics import Metrics
 from app.registry.loaded_models import LoadedModel, LoadedModels
-from app.registry.releases import Shadow
-from app.types import Arrays, Item, ModelId
+from app.registry.releases import JUDGED_SHARE, Shadow, source_of_copies
+from app.serving.differing import Comparison, Differing, Pair, entry_of
+from app.types import Arrays, Item, ModelId, Outcome
 from models.tensors import Tolerance
 
 LOG = structlog.get_logger(__name__)
@@ -31,12 +32,14 @@ LOOK_S = 0.5  # between two looks at the settings
 PAUSE_S = 0.005  # before another look whether the engine is idle
 WAIT_S = 10.0  # a copy that waits longer is dropped
 COMPUTE_S = 10.0  # the deadline of a copy that is computed
+KEPT = ("differs", "failed")  # results of which the input is kept
 
 
 class Copy(NamedTuple):
     """An item that the shadow has not computed yet."""
 
     source: LoadedModel
+    shadow: Shadow
     item: Item
     outputs: Arrays
     since: float
@@ -49,6 +52,7 @@ class Shadows:
         engine: computes the copies.
         loaded: which versions are served, with their settings.
         metrics: counts copies by result.
+        differing: keeps inputs for which the answers differ.
         draw: returns a number from 0 to 1 for each item.
     """
 
@@ -57,40 +61,41 @@ class Shadows:
         engine: Engine,
         loaded: LoadedModels,
         metrics: Metrics,
+        differing: Differing,
         draw: Callable[[], float] = random.random,
     ) -> None:
         self._engine = engine
         self._loaded = loaded
         self._metrics = metrics
+        self.differing = differing
         self._draw = draw
         self._changes = -1
-        self._followed: set[ModelId] = set()
+        self._followed: dict[ModelId, Pair] = {}  # by the version whose items are copied
         self._waiting: deque[Copy] = deque()
         self._waiting_bytes = 0
         self._arrived = asyncio.Event()
         self._logged: dict[str, str] = {}  # by model, why its shadow computes nothing
+        self._write_at = 0.0
+
+    def of(self, name: str) -> Shadow | None:
+        """The shadow of a model: that of the models file, else the one that its release needs."""
+        model = self._loaded.get(name)
+        if model is None:
+            return None
+        shadow, release = model.settings.shadow, model.settings.release
+        if shadow is None and release and source_of_copies(release, self._loaded.stage(name)):
+            return Shadow(version=release.to, share=JUDGED_SHARE)
+        return shadow
 
     def problem(self, name: str, shadow: Shadow) -> str | None:
         """Why the shadow of a model computes nothing; None: it does."""
-        target = self._loaded.find(ModelId(name, shadow.version))
-        if target is None:
-            return (
-                f"version {shadow.version} is not served; TORCHLANE_VERSIONS sets which are served"
-            )
-        sources = self._sources(name, shadow)
-        if not sources:
-            return f"no other version than {shadow.version} is served"
-        if not any(_reads_as(each, target) for each in sources):
-            return (
-                f"version {shadow.version} reads its inputs in another way, so it cannot compute "
-                "items of other versions"
-            )
-        return None
+        return why_not_comparable(self._loaded, ModelId(name, shadow.version))
 
     async def follow(self) -> None:
         """Follow the settings, and compute copies, until it is cancelled."""
         while True:
             self._look()
+            await self._write()
             if self._waiting:
                 await asyncio.sleep(PAUSE_S)
                 await self._compute()
@@ -99,80 +104,82 @@ class Shadows:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._arrived.wait(), LOOK_S)
 
-    def _sources(self, name: str, shadow: Shadow) -> list[LoadedModel]:
-        models = (each for each in self._loaded.models() if each.id.name == name)
-        return [each for each in models if each.id.version != shadow.version]
+    async def _write(self) -> None:
+        """Show other processes the kept inputs, at most once in `LOOK_S`."""
+        if self._engine.now() >= self._write_at:
+            await self.differing.write()
+            self._write_at = self._engine.now() + LOOK_S
 
     def _look(self) -> None:
         """Take copies of those models whose settings say so."""
         if self._changes == self._loaded.changes:
             return
         self._changes = self._loaded.changes
-        followed: set[ModelId] = set()
+        followed: dict[ModelId, Pair] = {}
         for model in self._loaded.models():
-            shadow = model.settings.shadow
+            name = model.id.name
+            shadow = self.of(name)
             if shadow is None or model.id.version == shadow.version:
                 continue
-            self._tell(model.id.name, self.problem(model.id.name, shadow))
-            target = self._loaded.find(ModelId(model.id.name, shadow.version))
-            if target is not None and _reads_as(model, target):
-                self._engine.copy_to(model.id, Sampler(self, model, shadow.share, self._draw))
-                followed.add(model.id)
-        for model_id in self._followed - followed:
+            self._tell(name, self.problem(name, shadow))
+            source = source_of_copies(model.settings.release, self._loaded.stage(name))
+            target = self._loaded.find(ModelId(name, shadow.version))
+            if target is None or source not in (None, model.id.version):
+                continue
+            if model.reads_as(target):
+                self._engine.copy_to(model.id, Sampler(self, model, shadow, self._draw))
+                followed[model.id] = Pair.of(model, target, shadow)
+        for model_id in self._followed.keys() - followed.keys():
             self._engine.copy_to(model_id, None)
         self._followed = followed
+        self.differing.keep_only(followed.values())
 
     def _tell(self, name: str, problem: str | None) -> None:
         if problem is not None and self._logged.get(name) != problem:
             LOG.warning("shadow_idle", model=name, problem=problem)
         self._logged[name] = problem or ""
 
-    def take(self, source: LoadedModel, item: Item, outputs: Arrays) -> None:
+    def take(self, source: LoadedModel, shadow: Shadow, item: Item, outputs: Arrays) -> None:
         """Keep a copy, if there is room."""
+        copy = Copy(source, shadow, item, outputs, self._engine.now())
         if len(self._waiting) >= MOST_ITEMS or self._waiting_bytes + item.nbytes > MOST_BYTES:
-            self._count(source, "dropped")
+            self._count(copy, "dropped")
             return
-        self._waiting.append(Copy(source, item, outputs, self._engine.now()))
+        self._waiting.append(copy)
         self._waiting_bytes += item.nbytes
         self._arrived.set()
 
-    def _count(self, source: LoadedModel, result: str) -> None:
-        shadow = source.settings.shadow
-        if shadow is not None:
-            labels = source.id.name, str(shadow.version), result
-            self._metrics.shadow_items.labels(*labels).inc()
+    def _count(self, copy: Copy, result: str) -> None:
+        labels = copy.source.id.name, str(copy.shadow.version), result
+        self._metrics.shadow_items.labels(*labels).inc()
 
     async def _compute(self) -> None:
         """Compute the oldest copies of one version, unless a request waits."""
         if not self._engine.is_idle:
             while self._waiting and self._waiting[0].since < self._engine.now() - WAIT_S:
-                self._count(self._next().source, "dropped")
+                self._count(self._next(), "dropped")
             return
         copies = [self._next()]
-        source = copies[0].source
+        source, shadow = copies[0].source, copies[0].shadow
         while self._waiting and len(copies) < BATCH and self._waiting[0].source is source:
             copies.append(self._next())
-        shadow = source.settings.shadow
-        if shadow is None or self._loaded.find(source.id.plain) is not source:
-            return  # the settings have changed since
         target = self._loaded.find(ModelId(source.id.name, shadow.version))
-        if target is None:
-            return
-        items = [copy.item for copy in copies]
+        if target is None or self._followed.get(source.id) != Pair.of(source, target, shadow):
+            return  # the settings have changed since
+        items, deadline = [copy.item for copy in copies], self._engine.now() + COMPUTE_S
         try:
-            answer = await self._engine.predict(target.id, items, self._engine.now() + COMPUTE_S)
+            answer = await self._engine.predict(target.id, items, deadline, are_copies=True)
         except TorchlaneError:  # rejected, or the server stops
-            for _ in copies:
-                self._count(source, "dropped")
+            for copy in copies:
+                self._count(copy, "dropped")
             return
         for copy, outcome in zip(copies, answer.outcomes, strict=True):
-            if isinstance(outcome, ItemFailed):
-                self._count(source, "failed")
-            else:
-                labelled = source.manifest.codec.labels is not None
-                scores = source.manifest.outputs[0].name if labelled else None
-                tolerance = source.selection.tolerance
-                self._count(source, compared(scores, tolerance, copy.outputs, outcome))
+            result = _result(copy, outcome)
+            self._count(copy, result)
+            if result in KEPT and shadow.keep:
+                both = Comparison(source, target, copy.item, copy.outputs, outcome, result)
+                self.differing.add(entry_of(both, shadow))
+                await asyncio.sleep(0)  # writing it takes up to a millisecond or two
 
     def _next(self) -> Copy:
         copy = self._waiting.popleft()
@@ -184,23 +191,43 @@ class Sampler:
     """Offers a share of a model's items; see `Copies`."""
 
     def __init__(
-        self, shadows: Shadows, source: LoadedModel, share: float, draw: Callable[[], float]
+        self, shadows: Shadows, source: LoadedModel, shadow: Shadow, draw: Callable[[], float]
     ) -> None:
         self._shadows = shadows
         self._source = source
-        self._share = share
+        self._shadow = shadow
         self._draw = draw
 
     def offer(self, item: Item, outputs: Arrays) -> None:
         """See `Copies`."""
-        if self._draw() < self._share:
-            self._shadows.take(self._source, item, outputs)
+        if self._draw() < self._shadow.share:
+            self._shadows.take(self._source, self._shadow, item, outputs)
 
 
-def _reads_as(source: LoadedModel, target: LoadedModel) -> bool:
-    """Whether items of a version are items of the other one."""
-    one, other = source.manifest, target.manifest
-    return (one.inputs, one.codec) == (other.inputs, other.codec)
+def why_not_comparable(loaded: LoadedModels, target: ModelId) -> str | None:
+    """Why a version cannot compute what other versions of its model do; None: it can."""
+    model, version = loaded.find(target), target.version
+    if model is None:
+        return f"version {version} is not served; TORCHLANE_VERSIONS sets which are served"
+    others = [each for each in loaded.models() if each.id.name == target.name and each is not model]
+    if not others:
+        return f"no other version than {version} is served"
+    if not any(each.reads_as(model) for each in others):
+        return (
+            f"version {version} reads its inputs in another way, so it cannot compute items of "
+            "other versions"
+        )
+    return None
+
+
+def _result(copy: Copy, outcome: Outcome) -> str:
+    """How a shadow's outcome compares with the answer of the served version."""
+    if isinstance(outcome, ItemFailed):
+        return "failed"
+    source = copy.source
+    labelled = source.manifest.codec.labels is not None
+    scores = source.manifest.outputs[0].name if labelled else None
+    return compared(scores, source.selection.tolerance, copy.outputs, outcome)
 
 
 def compared(scores: str | None, tolerance: Tolerance, expected: Arrays, actual: Arrays) -> str:

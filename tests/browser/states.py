@@ -142,6 +142,45 @@ FAILED = [
 ]  # fmt: skip
 
 
+MIB = 1 << 20
+MANY = [
+    {
+        **listed(
+            "digits",
+            status(3, "ready", memory_bytes=14 * MIB),
+            status(2, "ready", memory_bytes=15 * MIB),
+            status(1, "unloaded"),
+            default=True,
+        ),
+        "weights": {
+            "versions": [{"version": 2, "share": 0.9}, {"version": 3, "share": 0.1}],
+            "problem": None,
+        },
+        "release": {
+            **{"to": 3, "old": 2, "state": "running", "step": 2, "steps": [1, 10, 50, 100]},
+            **{"percent": 10, "seconds": 75.2, "reason": None, "problem": None},
+        },
+        "shadow": {
+            **{"version": 3, "share": 0.1, "problem": None, "compared": 1234, "agreement": 0.9943},
+        },
+    },
+    {
+        **listed("embed", status(2, "ready", memory_bytes=91 * MIB), status(1, "ready")),
+        "weights": {"versions": [{"version": 1, "share": 1}], "problem": None},
+        "release": {
+            **{"to": 2, "old": 1, "state": "rolled_back", "step": 1, "steps": [1, 100]},
+            **{"percent": 0, "seconds": 9.0, "problem": None},
+            "reason": "version 2 agreed with the old version on 0.61 of 80 items, less than "
+            "agreement_below = 0.98",
+        },
+    },
+    listed("minilm", status(1, "ready", memory_bytes=131 * MIB, idle_s=312.0)),
+    listed("pairwise", status(1, "cold", left_s=5.2)),
+    listed("segments", status(1, "loading", seconds=2.1, left_s=3.4)),
+    listed("shapes", status(1, "cold")),
+]
+
+
 class Visit:
     """A page of a server.
 
@@ -229,6 +268,11 @@ def failed(visit: Visit) -> None:
     expect(page.get_by_text("failed").first).to_be_visible()
 
 
+def many(visit: Visit) -> None:
+    page = visit.models(MANY)
+    expect(page.get_by_text("agrees on").first).to_be_visible()
+
+
 def no_model(visit: Visit) -> None:
     page = visit.models([])
     expect(page.get_by_text("no models").first).to_be_visible()
@@ -287,6 +331,7 @@ EACH: tuple[Callable[[Visit], None], ...] = (
         models,
         loading,
         failed,
+        many,
         no_model,
         keys,
         keys_explained,

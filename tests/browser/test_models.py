@@ -136,10 +136,13 @@ def test_weights_and_those_without_effect_are_shown(visit: Visits, server: Serve
     model = {"name": "digits", "default": True, "state": "ready", "version": 2}
     models_of(page, [{**model, "versions": ready, "weights": weights}])
     card = page.get_by_role("region", name="Model digits")
-    expect(card).to_contain_text("serves versions 2 (95 %), 3 (5 %)")
+    rows = page.locator(version(page, "digits"))
+    expect(rows.first).to_contain_text("5 % of requests")
+    expect(rows.last).to_contain_text("95 % of requests")
     expect(card.get_by_text(problem)).to_be_visible()
     models_of(page, [{**model, "versions": ready, "weights": None}])
-    expect(card).to_contain_text("serves version 2")
+    expect(rows.first).to_contain_text("0 % of requests")
+    expect(rows.last).to_contain_text("100 % of requests")
     expect(card.get_by_text(problem)).to_have_count(0)
 
 
@@ -154,8 +157,77 @@ def test_a_release_is_shown(visit: Visits, server: Server) -> None:
     back = {**release, "state": "rolled_back", "percent": 0, "reason": "0.2 of the items failed"}
     models_of(page, [{**model, "release": back}])
     expect(card).to_contain_text("3: rolled back, step 2 of 3: 0 %; 0.2 of the items failed")
+    expect(card.get_by_role("button", name="Begin again the release of digits")).to_be_disabled()
+    expect(card.get_by_role("button", name="Roll back")).to_be_hidden()
     models_of(page, [{**model, "release": None}])
     expect(card).not_to_contain_text("Release")
+    expect(card.get_by_role("button", name="Begin again")).to_be_hidden()
+
+
+def test_an_administrator_steers_a_release(visit: Visits, tmp_path: Path) -> None:
+    for number in (1, 2):
+        write_artifact(tmp_path / "models", "double", number)
+    file = tmp_path / "models.toml"
+    file.write_text("[models.double]\nrelease = { to = 2, steps = [10, 100], every_s = 3600 }\n")
+    settings = {"models_file": str(file), "versions": "all", "api_keys": ADMIN_LINE}
+    with running(tmp_path / "models", tmp_path / "log", **settings) as server:
+        page = visit(server.url, "/#models", expected={401})
+        use_key(page, ADMIN_KEY)
+        card = page.get_by_role("region", name="Model double")
+        back = card.get_by_role("button", name="Roll back the release of double")
+        expect(card).to_contain_text("Release of version 2: running, step 1 of 2: 10 %")
+        expect(page.locator(version(page, "double")).first).to_contain_text("10 % of requests")
+        card.get_by_role("button", name="Pause the release of double").click()
+        expect(card).to_contain_text("Release of version 2: paused")
+        expect(page.get_by_role("status").filter(has_text="Release of version 2")).to_be_visible()
+        card.get_by_role("button", name="Resume the release of double").click()
+        expect(card).to_contain_text("Release of version 2: running")
+        back.click()
+        expect(card).to_contain_text("rolled back, step 1 of 2: 0 %; an administrator asked for it")
+        expect(back).to_be_hidden()
+        card.get_by_role("button", name="Begin again the release of double").click()
+        expect(card).to_contain_text("Release of version 2: running")
+
+
+def test_what_a_version_takes_is_shown(visit: Visits, server: Server) -> None:
+    page = visit(server.url, expected={404})
+    model = {"default": False, "state": "ready", "version": 1}
+    known: dict[str, dict[str, Any]] = {
+        "hot": {"state": "ready", "memory_bytes": 14 << 20, "idle_s": 312.0},
+        "cold": {"state": "cold"},
+        "next": {"state": "cold", "left_s": 5.2},
+        "coming": {"state": "loading", "seconds": 2.1, "left_s": 3.4},
+    }
+    listed = [
+        {**model, "name": name, "versions": [{"version": 1, "problem": None, "step": None, **each}]}
+        for name, each in known.items()
+    ]
+    models_of(page, listed)
+    words = {
+        "hot": "14.0 MiB, used 5 min ago",
+        "cold": "the next request loads it",
+        "next": "loaded in about 5.2 s",
+        "coming": "2.1 s, about 3.4 s left",
+    }
+    for name, text in words.items():
+        expect(page.locator(f"{version(page, name)} .reason")).to_contain_text(text)
+
+
+def test_a_shadow_is_shown(visit: Visits, server: Server) -> None:
+    page = visit(server.url)
+    shadow = {"version": 3, "share": 0.1, "problem": None, "compared": 0, "agreement": None}
+    model = {"name": "digits", "default": True, "state": "ready", "version": 2, "versions": []}
+    card = page.get_by_role("region", name="Model digits")
+    for more, text in (
+        ({}, "version 3 computes 10 % of the items; none was compared yet"),
+        ({"compared": 1234, "agreement": 0.9943}, "it agrees on 99.4 % of 1,234 items"),
+        ({"problem": "version 3 is not served"}, "of the items; version 3 is not served"),
+    ):
+        models_of(page, [{**model, "shadow": {**shadow, **more}}])
+        expect(card).to_contain_text(text)
+        page.get_by_role("tab", name="Watch").click()
+    models_of(page, [{**model, "shadow": None}])
+    expect(card).not_to_contain_text("Shadow")
 
 
 def test_an_empty_repository_says_how_to_fill_it(visit: Visits, server: Server) -> None:

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from app.api.oip.datatypes import DATATYPES
+from app.codecs.datatypes import DATATYPES
 from models.codec_specs import TensorCodecSpec
 from models.definitions import digits
 from models.tensors import Dtype, TensorSpec

@@ -77,7 +77,7 @@ def described(repository: Path) -> dict[str, Any]:
 
 def test_every_route_is_listed(described: dict[str, Any]) -> None:
     paths = set(described["paths"])
-    models = {"/models", "/models/{name}", REPORT}
+    models = {"/models", "/models/{name}", "/models/{name}/shadow", REPORT}
     others = {"/health/live", "/health/ready", "/ping", "/metrics", "/live"}
     assert paths == ROUTES | ADMIN | V2 | TORCHSERVE | TEXT | PLATFORMS | models | others
 
@@ -244,4 +244,4 @@ def test_parameters_and_operations_have_unique_names(described: dict[str, Any]) 
         names = [each["name"].lower() for each in operation.get("parameters", [])]
         assert len(names) == len(set(names)), operation["operationId"]
     ids = [operation["operationId"] for operation in operations]
-    assert len(ids) == len(set(ids)) == 58
+    assert len(ids) == len(set(ids)) == 59

@@ -22,6 +22,19 @@ LOAD_S = 8.0
 WINDOW_S = 3.0  # rates need some scrapes before the first value
 SETTLE_S = 1.0  # for the last scrape, and the rules that are made of it
 TOO_LARGE = [200, 0]  # the model fails on it
+# The release of `other` waits, and `lazy` is loaded again and again.
+MODELS_FILE = """
+[models.other]
+release = { to = 2 }
+[models.canary]
+release = { to = 2, steps = [50, 100], every_s = 3600, stop_if.agreement_below = 0.5 }
+shadow = { version = 2, share = 1 }
+[models.lazy]
+load = "on-demand"
+idle_s = 0.5
+cache = false
+"""
+LAZY_S = 3.0  # between two requests for `lazy`, which is unloaded meanwhile
 
 
 @dataclass(frozen=True)
@@ -55,22 +68,33 @@ async def mixed_load(url: str, seconds: float) -> None:
                     await client.post("/predict", json={"input": TOO_LARGE}),
                     await client.post("/predict", json={"input": "no number"}),
                     await client.post("/models/none/predict", json={"input": 1}),
+                    await client.post("/models/canary/predict", json={"input": [next(numbers), 0]}),
                     await client.post("/predict", json={"input": [0, 0]}, headers=hurry),
                 ]
                 statuses = [answer.status_code for answer in answers]
-                assert statuses == [200, 200, 200, 500, 422, 404, 504]
+                assert statuses == [200, 200, 200, 500, 422, 404, 200, 504]
                 await asyncio.sleep(0.02)
 
-        await asyncio.gather(*(caller() for _ in range(3)))
+        async def now_and_then() -> None:
+            while time.monotonic() < until:
+                answer = await client.post("/models/lazy/predict", json={"input": [0, 0]})
+                assert answer.status_code == 200
+                await asyncio.sleep(LAZY_S)
+
+        await asyncio.gather(now_and_then(), *(caller() for _ in range(3)))
 
 
 @contextlib.contextmanager
 def loaded_stack(folder: Path) -> Iterator[Stack]:
     """Start both, load the server, and hand them over when Prometheus has seen all of it."""
-    for model in ("double", "other"):
+    for model in ("double", "other", "lazy", "canary"):
         write_artifact(folder / "artifacts", model)
-    settings = {"default_model": "double", "models_file": str(folder / "models.toml")}
-    (folder / "models.toml").write_text("[models.other]\nrelease = { to = 2 }\n")  # it waits
+    write_artifact(folder / "artifacts", "canary", 2)
+    (folder / "models.toml").write_text(MODELS_FILE)
+    settings = {
+        **{"default_model": "double", "models_file": str(folder / "models.toml")},
+        **{"versions": "all", "min_resident_s": "0"},
+    }
     with (
         running(folder / "artifacts", folder / "log.server", **settings) as server,
         naming([server.host]) as names,

@@ -88,10 +88,11 @@ def test_admin_and_metrics_paths_are_blocked(tmp_path: Path) -> None:
         def status(path: str, **headers: str) -> int:
             return client.get(f"{found.balancer.url}{path}", headers=headers).status_code
 
-        for path in ("/admin", "/admin/", "/admin/reload", "/%61dmin", "/metrics", "/metrics?x"):
+        blocked = ("/admin", "/admin/", "/admin/reload", "/%61dmin", "/metrics", "/metrics?x")
+        for path in (*blocked, "/models/m/shadow"):
             assert status(path) == 404
         assert found.counts() == [0]
-        for path in ("/administrator", "/metricsfoo", "/models/metrics"):
+        for path in ("/administrator", "/metricsfoo", "/models/metrics", "/models/shadow"):
             assert status(path) == 200
         assert status("/models", **{"x-forwarded-for": "192.0.2.1"}) == 200
         assert found.fakes[0].seen[-1]["X-Forwarded-For"] == "192.0.2.1"

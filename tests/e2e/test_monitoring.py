@@ -29,6 +29,8 @@ MAY_BE_ZERO = {
     "Queue in bytes",
     "Predicted wait",
     "Splits and moves",
+    "Refused for lack of memory",
+    "Rolled back",
 }
 WHERE_SLOW = {"TorchlaneSlow", "TorchlaneQueueWaitHigh"}  # on a busy machine, rightly
 CODES = {kind.code for kind in STATUS} | {"ok", "internal", "not_found", "method_not_allowed"}
@@ -134,7 +136,8 @@ def test_dashboard_variables_list_models_and_instances(stack: Stack) -> None:
         for name, (selector, label) in dashboard.variables(dashboard.load()).items()
     }
     address = f"127.0.0.1:{stack.server.port}"
-    assert offered == {"model": ["double", "other"], "instance": [address]}
+    models = ["canary", "double", "lazy", "other"]
+    assert offered == {"model": models, "instance": [address]}
 
 
 def test_panels_need_only_provisioned_sources_and_no_plugin() -> None:

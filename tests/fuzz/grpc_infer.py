@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from app.api.oip.datatypes import DATATYPES
 from app.api.oip.grpc.messages import InferMessage
 from app.api.oip.grpc.protos import inference_pb2 as pb
 from app.api.oip.tensors import items_of
 from app.codecs.base import Budget
+from app.codecs.datatypes import DATATYPES
 from app.errors import TorchlaneError
 from tests.fuzz.codecs import CODECS
 from tests.fuzz.oracle import MAX_ITEMS, check_items, check_refusal

@@ -10,11 +10,11 @@ import numpy as np
 import orjson
 
 from app.api.oip import fast_json
-from app.api.oip.datatypes import DATATYPES
 from app.api.oip.infer import parse_body
 from app.api.oip.requests import InferRequest, read_request
 from app.api.oip.tensors import items_of
 from app.codecs.base import Budget, Codec
+from app.codecs.datatypes import DATATYPES
 from app.errors import TorchlaneError
 from app.types import Array
 from tests.fuzz.codecs import CODECS

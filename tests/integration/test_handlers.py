@@ -374,6 +374,10 @@ async def test_a_changed_file_is_refused(tmp_path: Path) -> None:
     ("text", "told"),
     [
         ('cache = true\ndevices = "cpu"', "cache, devices, which only a model can have"),
+        (
+            "release = { to = 1, stop_if.agreement_below = 0.9 }",
+            "release.stop_if.agreement_below, which compares the answers of models",
+        ),
         ('user = "no-one"', "user: this machine has no user 'no-one'"),
     ],
 )

@@ -14,6 +14,7 @@ import torch
 from structlog.testing import capture_logs
 from torch import nn
 
+from app.access.entries import METRICS, PREDICT, make_key
 from app.backends.fake import FakeBackend
 from app.serving import on_demand
 from app.serving.model_memory import ModelMemory
@@ -58,6 +59,11 @@ async def states(api: Api) -> dict[str, str]:
     return {model["name"]: model["state"] for model in models}
 
 
+async def residency(api: Api, name: str) -> tuple[Any, Any]:
+    (version,) = (await api.client.get(f"/models/{name}")).json()["versions"]
+    return version["memory_bytes"], version["idle_s"]
+
+
 async def until(true: Callable[[], Any]) -> None:
     async with asyncio.timeout(20):
         while not await true():
@@ -68,6 +74,7 @@ async def test_the_first_requests_load_a_model_once(tmp_path: Path) -> None:
     heavy(tmp_path, "one", "other")
     async with serving(tmp_path, **ON_DEMAND) as api:
         assert await states(api) == {"one": "cold", "other": "cold"}
+        assert await residency(api, "one") == (None, None)
         described = (await api.client.get("/models/one?full=true")).json()
         assert described["inputs"][0]["name"] == "x"
         assert [replica["state"] for replica in described["replicas"]] == ["cold"]
@@ -78,6 +85,9 @@ async def test_the_first_requests_load_a_model_once(tmp_path: Path) -> None:
         assert outputs == [[2 * item, 4] for item in range(5)]
         assert await api.metric("torchlane_model_loads_total", result="warmed") == 1
         assert await states(api) == {"one": "ready", "other": "cold"}
+        memory_bytes, idle_s = await residency(api, "one")
+        assert 2 << 20 < memory_bytes < 64 << 20
+        assert 0 <= idle_s < 60
         assert (await api.client.get("/v2/models/one/ready")).status_code == 200
         assert await api.metric("torchlane_model_cold") == 1
         infer = {
@@ -177,6 +187,35 @@ async def test_a_deadline_shorter_than_a_load(tmp_path: Path) -> None:
         assert int(refused.headers["Retry-After"]) >= 1
         go_on.set()
         assert (await ask(api, "one")).status_code == 200
+
+
+async def test_a_request_that_is_refused_loads_nothing(tmp_path: Path) -> None:
+    heavy(tmp_path, "one", "other")
+    file = tmp_path / "models.toml"
+    file.write_text("[models.other]\nallowed_keys = ['nobody']\n")
+    keys = [
+        make_key(name, [scope], "7/hour") for name, scope in (("few", PREDICT), ("other", METRICS))
+    ]
+    (few, scraper), entries = zip(*keys, strict=True)
+    settings = ON_DEMAND | {"api_keys": ";".join(entries), "max_items": 4, "models_file": file}
+    async with serving(tmp_path, open_metrics=True, **settings) as api:
+
+        async def status(body: Any, key: str = few, path: str = "one/predict", **more: str) -> int:
+            headers = {"x-api-key": key, **more}
+            answer = await api.client.post(f"/models/{path}", json=body, headers=headers)
+            return answer.status_code
+
+        good = {"input": [1, 2]}
+        assert await status(good, key="unknown") == 401
+        assert await status(good, key=scraper) == 403
+        assert await status(good, path="other/predict") == 403
+        assert await status(good, path="one/predict?top_k=1") == 422
+        assert await status(good, **{"accept": "text/html"}) == 406
+        assert await status({"input": "no"}) == 422
+        assert await status({"inputs": [[1, 2]] * 5}, path="one/batch-predict") == 413
+        assert await status({"inputs": [[1, 2]] * 4}, path="one/batch-predict") == 429
+        assert await api.metric("torchlane_model_loads_total", result="warmed") == 0
+        assert await api.metric("torchlane_model_cold") == 2
 
 
 async def test_a_model_that_cannot_be_loaded(

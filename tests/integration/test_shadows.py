@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from structlog.testing import capture_logs
 from torch import nn
 
+from app.access.entries import ADMIN, PREDICT, make_key
+from app.api.openapi import schemas
 from app.serving import shadows
 from tests.artifacts import write_artifact
 from tests.integration.harness import Api, serving
@@ -30,17 +33,24 @@ def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def shadowing(folder: Path, versions: str = "latest:2") -> AsyncIterator[tuple[Api, Path]]:
+async def shadowing(
+    folder: Path, versions: str = "latest:2", keep: int = 0, **settings: Any
+) -> AsyncIterator[tuple[Api, Path]]:
     """Version 2 serves, and version 3, which differs from 10 on, is its shadow."""
     write_artifact(folder / "models", "m", 2)
     write_artifact(folder / "models", "m", 3, module=Tripled())
     file = folder / "models.toml"
-    file.write_text("[models.m]\nweights = { 2 = 1 }\nshadow = { version = 3, share = 1.0 }\n")
+    write_file(file, keep)
     async with serving(
-        folder / "models", versions=versions, models_file=file, reload_s=0.05
+        folder / "models", versions=versions, models_file=file, reload_s=0.05, **settings
     ) as api:
         await asyncio.sleep(0.1)  # it has looked
         yield api, file
+
+
+def write_file(file: Path, keep: int) -> None:
+    shadow = f"{{ version = 3, share = 1.0, keep = {keep} }}"
+    file.write_text(f"[models.m]\nweights = {{ 2 = 1 }}\nshadow = {shadow}\n")
 
 
 async def ask(api: Api, *items: int) -> None:
@@ -67,9 +77,11 @@ async def test_answers_are_compared(tmp_path: Path) -> None:
         await until_copied(api, 3)
         assert (await copied(api, result="agrees"), await copied(api, result="differs")) == (2, 1)
         assert await api.metric("torchlane_items_total", version="3", outcome="ok") == 3
+        assert await api.metric("torchlane_model_requests_total", version="3") == 0  # copies
         await ask(api, 1, 12)  # from the cache: they were compared before
         shadow = (await api.client.get("/models/m")).json()["shadow"]
-        assert shadow == {"version": 3, "share": 1.0, "problem": None}
+        figures = {"compared": 3, "agreement": 0.6667}
+        assert shadow == {"version": 3, "share": 1.0, "problem": None, **figures}
         file.write_text("[models.m]\nweights = { 2 = 1 }\n")
         async with asyncio.timeout(20):
             while (await api.client.get("/models/m")).json()["shadow"] is not None:
@@ -100,3 +112,55 @@ async def test_a_shadow_that_computes_nothing_says_why(tmp_path: Path) -> None:
             await asyncio.sleep(0.1)
             assert await copied(api) == 0
     assert [log["problem"] for log in logs if log["event"] == "shadow_idle"] == [shadow["problem"]]
+
+
+async def test_inputs_with_different_answers_are_kept(tmp_path: Path) -> None:
+    secrets, entries = zip(
+        *(make_key(each, [each, PREDICT]) for each in (ADMIN, PREDICT)), strict=True
+    )
+    admin, predict = ({"x-api-key": secret} for secret in secrets)
+    settings: dict[str, Any] = {"keep": 2, "api_keys": ";".join(entries), "open_metrics": True}
+    async with shadowing(tmp_path, **settings) as (api, file):
+        api.client.headers.update(predict)
+        await ask(api, 1, 11, 12, 13)
+        await until_copied(api, 4)
+        assert (await api.client.get("/models/m/shadow")).status_code == 403
+        api.client.headers.update(admin)
+        answer = await api.client.get("/models/m/shadow")
+        assert answer.headers["cache-control"] == "no-store"
+        kept = answer.json()
+        assert schemas.ShadowInputs.model_validate(kept).differing
+        assert (kept["version"], kept["share"], kept["keep"]) == (3, 1.0, 2)
+        assert [each["request"]["inputs"][0]["data"] for each in kept["differing"]] == [
+            [13, 1],
+            [12, 1],
+        ]
+        newest = kept["differing"][0]
+        assert (newest["result"], newest["version"]) == ("differs", 2)
+        sent = await api.client.post("/models/m/predict", json={"input": [13, 1]})
+        assert newest["prediction"] == sent.json()["prediction"]
+        again = await api.client.post("/v2/models/m/versions/3/infer", json=newest["request"])
+        outputs = newest["shadow_prediction"]["outputs"]
+        assert again.json()["outputs"][0]["data"] == outputs["y"] == [39, 2]
+        write_file(file, keep=3)  # another setting: what was kept under the last one is dropped
+        async with asyncio.timeout(20):
+            while (await api.client.get("/models/m/shadow")).json()["keep"] == 2:
+                await asyncio.sleep(0.05)
+        assert (await api.client.get("/models/m/shadow")).json()["differing"] == []
+
+
+async def test_nothing_is_kept_unless_the_file_says_so(tmp_path: Path) -> None:
+    secret, entry = make_key("root", [ADMIN, PREDICT])
+    async with shadowing(tmp_path, api_keys=entry, open_metrics=True) as (api, file):
+        api.client.headers["x-api-key"] = secret
+        await ask(api, 12)
+        await until_copied(api, 1)
+        kept = (await api.client.get("/models/m/shadow")).json()
+        assert (kept["keep"], kept["differing"]) == (0, [])
+        assert (await api.client.get("/models/m/shadow?full=true")).status_code == 400
+        file.write_text("[models.m]\nweights = { 2 = 1 }\n")
+        async with asyncio.timeout(20):
+            while (await api.client.get("/models/m/shadow")).status_code == 200:
+                await asyncio.sleep(0.05)
+        answer = await api.client.get("/models/m/shadow")
+        assert (answer.status_code, answer.json()["code"]) == (404, "model_not_found")

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 import pytest_asyncio
@@ -157,6 +158,20 @@ async def test_a_request_that_names_a_version_gets_it(server: grpc_calls.Server)
                 answer = await server.listening.ask(request(path, data, x_user=user))
                 assert b"%d.0" % (2 * version) in answer.body
                 assert "x-torchlane-version" not in answer.names
+
+
+async def test_an_error_names_the_version_that_was_chosen(server: grpc_calls.Server) -> None:
+    asgi = httpx.AsyncClient(transport=httpx.ASGITransport(server.listening.app))
+    for user, version in (await versions_of(server.listening, "m")).items():
+        body = b'{"input": "no"}'
+        fast = await server.listening.ask(request("/predict", body, x_user=user))
+        assert (fast.status, fast["x-torchlane-version"]) == (422, str(version))
+        slow = await asgi.post("http://test/predict", content=body, headers={"x-user": user})
+        assert (slow.status_code, slow.headers["x-torchlane-version"]) == (422, str(version))
+    named = await server.listening.ask(request("/models/m/versions/2/predict", b'{"input": 1}'))
+    unknown = await server.listening.ask(request("/models/absent/predict", b'{"input": 1}'))
+    assert (named.status, unknown.status) == (422, 404)
+    assert "x-torchlane-version" not in {*named.names, *unknown.names}
 
 
 async def test_a_repeated_head_is_not_parsed_again(server: grpc_calls.Server) -> None:

@@ -62,7 +62,7 @@ class HandlerAnswering(Call):
         if self.stream is not None:
             if self.trace is not None:
                 self.trace.answered = self.trace.encoded = answered
-            return 200, [*self.stream.headers, *self._version_header()], b""
+            return 200, [*self.stream.headers, *self.version_header()], b""
         status, pieces, size = self._content()
         self._jobs = []
         limit = self.service.limits.max_answer_bytes
@@ -102,7 +102,7 @@ class HandlerAnswering(Call):
         if self.trace is not None:
             self.trace.answered, self.trace.encoded = answered, time.perf_counter()
         took = b"handler;dur=%.3f" % ((answered - self._decoded) * 1e3)
-        fields = [*headers, VARY, (b"server-timing", took), *self._version_header()]
+        fields = [*headers, VARY, (b"server-timing", took), *self.version_header()]
         if status != NO_CONTENT:  # RFC 9110, section 8.6: it has no Content-Length
             fields.append((b"content-length", b"%d" % len(content)))
         return status, fields, content

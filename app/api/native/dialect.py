@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from fastapi import FastAPI
+
 from app.api.dialect import Dialect, Docs, Operations
 from app.api.endpoints import Endpoint
 from app.api.errors import ErrorForm, Failure
 from app.api.native.models import add_models
 from app.api.native.predictions import ENDPOINTS
+from app.api.native.shadow import add_shadow
 from app.api.openapi import schemas
 from app.api.openapi.bodies import (
     ANY_MEDIA_TYPES,
@@ -18,6 +21,7 @@ from app.api.openapi.bodies import (
 from app.api.openapi.errors import ERRORS, operation, prediction_errors, suffix_of
 from app.api.openapi.headers import answered, path_parameters
 from app.api.openapi.headers import parameters as header_parameters
+from app.api.service import Service
 from app.codecs.base import JSON, NPY, NPZ, OCTET_STREAM, PNG
 from app.registry.loaded_models import LoadedModel
 
@@ -90,6 +94,11 @@ def error_body(failure: Failure) -> object:
     return content
 
 
+def _add_routes(app: FastAPI, service: Service) -> None:
+    add_models(app, service)
+    add_shadow(app, service)
+
+
 NATIVE = Dialect(
     endpoints=lambda: ENDPOINTS,
     errors=ErrorForm(error_body, {}),
@@ -101,7 +110,7 @@ NATIVE = Dialect(
         for_default=for_default,
     ),
     roots=("predict", "batch-predict", "models"),
-    add_routes=add_models,
+    add_routes=_add_routes,
     probes=("/health", "/health/live", "/health/ready"),
     admin_paths=("/admin",),
 )

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any, TypeAlias
 
 from fastapi import FastAPI, Request
 
 from app.api.access import Reader
 from app.api.endpoints import version_number
+from app.api.native.states import (
+    comparisons,
+    release_state,
+    shadow_state,
+    version_state,
+    weights_of,
+)
 from app.api.openapi import schemas
 from app.api.openapi.errors import ERRORS
 from app.api.openapi.headers import path_parameter
@@ -21,9 +27,8 @@ from app.registry.loaded_models import (
     LoadedModel,
     ModelState,
     ReplicaStatus,
-    VersionStatus,
 )
-from app.registry.weights import Split
+from app.serving.release_judge import AllCounts
 
 Loaded: TypeAlias = LoadedModel | LoadedHandler
 FULL: dict[str, Any] = {
@@ -64,9 +69,10 @@ def add_models(app: FastAPI, service: Service) -> None:
         """Every model in the repository, and its loaded versions."""
         check_query(request.query_params, "full")
         describe = _details if _wants_all(request) else _summary
-        loaded = service.loaded
+        names = service.loaded.names
+        counts = await comparisons(service, names)
         return schemas.ModelList(
-            models=[describe(service, name, _current(service, name)) for name in loaded.names]
+            models=[describe(service, name, _current(service, name), counts) for name in names]
         )
 
     @app.get(
@@ -84,7 +90,8 @@ def add_models(app: FastAPI, service: Service) -> None:
         if name not in service.loaded.names:
             raise ModelNotFound(f"there is no model {name!r}; GET /models lists all models")
         describe = _details if _wants_all(request) else _info
-        return describe(service, name, _named(service, name, request))
+        loaded = _named(service, name, request)
+        return describe(service, name, loaded, await comparisons(service, (name,)))
 
 
 def _current(service: Service, name: str) -> Loaded | None:
@@ -118,7 +125,9 @@ def _wants_all(request: Request) -> bool:
     raise InvalidInput(f"the query has full={'&full='.join(given)!r}; use full=true or full=false")
 
 
-def _summary(service: Service, name: str, loaded: Loaded | None) -> schemas.ModelSummary:
+def _summary(
+    service: Service, name: str, loaded: Loaded | None, counts: AllCounts
+) -> schemas.ModelSummary:
     statuses = service.loaded.statuses(name)
     problem = service.loaded.unreadable_folders.get(name)
     unknown = ModelState.FAILED if problem else ModelState.UNLOADED
@@ -133,70 +142,20 @@ def _summary(service: Service, name: str, loaded: Loaded | None) -> schemas.Mode
         default=name == service.loaded.default_model,
         state=state.value,
         version=loaded.id.version if loaded else None,
-        weights=_weights(service.loaded.split(name)),
+        weights=weights_of(service.loaded.split(name)),
         release=release_state(service, name),
-        shadow=_shadow(service, name, loaded),
-        versions=[_version_state(each) for each in statuses],
+        shadow=shadow_state(service, name, counts),
+        versions=[version_state(service, each) for each in statuses],
         problem=problem,
         modelName=name,
         modelUrl=f"{name}/{loaded.id.version}" if loaded else name,
     )
 
 
-def release_state(service: Service, name: str) -> schemas.ModelRelease | None:
-    """How far the release of a model is; None if it has none."""
-    stage, release = service.loaded.stage(name), service.releases.of(name)
-    if release is None:
-        return None
-    if stage is not None and stage.release != release:
-        stage = None  # of the release before a change of the models file
-    problem = service.releases.problem(name)
-    return schemas.ModelRelease(
-        to=release.to,
-        old=stage.old if stage else release.old,
-        state="waiting" if stage is None or problem else stage.phase.value,
-        step=stage.step + 1 if stage else 0,
-        steps=release.steps,
-        percent=stage.percent if stage else 0.0,
-        seconds=round(time.time() - stage.since, 1) if stage else None,
-        reason=stage.reason if stage else None,
-        problem=problem,
-    )
-
-
-def _shadow(service: Service, name: str, loaded: Loaded | None) -> schemas.ModelShadow | None:
-    shadow = None if loaded is None else loaded.settings.shadow
-    if shadow is None:
-        return None
-    problem = service.shadows.problem(name, shadow)
-    return schemas.ModelShadow(version=shadow.version, share=shadow.share, problem=problem)
-
-
-def _weights(split: Split | None) -> schemas.VersionWeights | None:
-    if split is None:
-        return None
-    versions = [
-        schemas.VersionWeight(version=number, weight=weight, share=split.shares.get(number, 0.0))
-        for number, weight in split.weights.items()
-    ]
-    return schemas.VersionWeights(sticky=split.sticky, versions=versions, problem=split.problem)
-
-
-def _version_state(status: VersionStatus) -> schemas.VersionState:
-    loading = status.state is ModelState.LOADING
-    return schemas.VersionState(
-        version=status.id.version,
-        state=status.state.value,
-        problem=status.problem,
-        step=status.step if loading else None,
-        stage=status.stage if loading else None,
-        progress=status.progress if loading else None,
-        seconds=round(time.monotonic() - status.since, 1) if loading else None,
-    )
-
-
-def _info(service: Service, name: str, loaded: Loaded | None) -> schemas.ModelInfo:
-    known = dict(_summary(service, name, loaded))
+def _info(
+    service: Service, name: str, loaded: Loaded | None, counts: AllCounts
+) -> schemas.ModelInfo:
+    known = dict(_summary(service, name, loaded, counts))
     known["limits"] = schemas.RequestSize(
         items=service.limits.max_items, body_bytes=service.limits.max_body_bytes
     )
@@ -228,10 +187,12 @@ def _info(service: Service, name: str, loaded: Loaded | None) -> schemas.ModelIn
     )
 
 
-def _details(service: Service, name: str, loaded: Loaded | None) -> schemas.ModelDetails:
+def _details(
+    service: Service, name: str, loaded: Loaded | None, counts: AllCounts
+) -> schemas.ModelDetails:
     if isinstance(loaded, LoadedHandler):
         return schemas.ModelDetails(
-            **dict(_info(service, name, loaded)),
+            **dict(_info(service, name, loaded, counts)),
             variant=None,
             signed_by=loaded.signed_by,
             settings=None,
@@ -240,7 +201,7 @@ def _details(service: Service, name: str, loaded: Loaded | None) -> schemas.Mode
         )
     replicas = service.lifecycle.replica_states(loaded.id if loaded else None)
     return schemas.ModelDetails(
-        **dict(_info(service, name, loaded)),
+        **dict(_info(service, name, loaded, counts)),
         variant=loaded.selection.variant if loaded else None,
         signed_by=loaded.signed_by if loaded else None,
         settings=_settings(loaded, required=name in service.lifecycle.requirements)

@@ -10,12 +10,12 @@ import numpy as np
 from app.api.answers import Headers, Pieces, in_parts
 from app.api.json_pieces import Flat, json_pieces
 from app.api.memo import Written
-from app.api.oip.datatypes import BYTES, DATATYPES
 from app.api.oip.requests import HEADER_LENGTH, InferRequest, Wanted
 from app.api.oip.tensors import LENGTH, join_bytes
 from app.api.outcomes import JSON_HEADERS, check_classes, dumped, failure_of
 from app.codecs.answers import highest, octets_of
 from app.codecs.base import OCTET_STREAM
+from app.codecs.datatypes import BYTES, DATATYPES
 from app.codecs.values import short
 from app.errors import InvalidInput, ItemFailed
 from app.registry.loaded_models import LoadedModel

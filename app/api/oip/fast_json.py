@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from app.api.oip.datatypes import DTYPES
+from app.codecs.datatypes import DTYPES
 from app.codecs.numbers import NATIVE_DTYPES, NATIVE_READER, ReadFloats
 
 DATA = re.compile(rb'"data"\s*:\s*(?=\[)')

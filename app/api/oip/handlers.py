@@ -14,11 +14,11 @@ from app.api.oip.answers import (
     outputs_of,
     write_large_answer,
 )
-from app.api.oip.datatypes import DATATYPES
 from app.api.oip.infer import check_answer, json_bytes_of, parse_body
 from app.api.oip.requests import HEADER_LENGTH, RAW, InferRequest, Tensor
 from app.api.oip.tensors import arrays_of
 from app.codecs.base import NPZ, Budget
+from app.codecs.datatypes import DATATYPES
 from app.codecs.declared import DeclaredTensors
 from app.engine.submission import Submission
 from app.errors import HandlerOutputs, InvalidInput, ModelNotReady, TorchlaneError

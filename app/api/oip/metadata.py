@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from typing_extensions import TypedDict  # pydantic cannot read typing's before Python 3.12
 
-from app.api.oip.datatypes import DATATYPES, config_type
+from app.codecs.datatypes import DATATYPES, config_type
 from app.registry.loaded_models import LoadedHandler, LoadedModel, LoadedModels, ReplicaStatus
 from app.types import Device
 from models.codec_specs import ImageCodecSpec

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from app.api.oip.datatypes import BYTES, DATATYPES
 from app.api.oip.requests import InferRequest, Tensor
 from app.codecs.base import Budget, Codec, Files, at_index, check_count
 from app.codecs.base64_files import decoded
+from app.codecs.datatypes import BYTES, DATATYPES
 from app.codecs.sniffing import sniffed
 from app.codecs.tensor import convert_numbers, kind
 from app.codecs.values import check_values, misshapen, short, wanted

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.api.dialect import Docs
-from app.api.openapi.headers import CHALLENGE, RETRY_AFTER
+from app.api.openapi.headers import CHALLENGE, RETRY_AFTER, VERSION
 from app.codecs.base import JSON
 
 Responses = dict[int | str, dict[str, Any]]
@@ -50,8 +50,10 @@ ERRORS = errors_of("ErrorBody", {})
 def prediction_errors(errors: dict[int, Responses], without: Sequence[int] = ()) -> Responses:
     """Every error of a prediction call, except access errors, which the document adds."""
     left = errors.keys() - ACCESS_HEADERS.keys() - set(without)
-    found: Responses = {status: errors[status][status] for status in sorted(left)}
-    found[503] = {**found[503], "headers": RETRY_AFTER}
+    found: Responses = {
+        status: {**errors[status][status], "headers": VERSION} for status in sorted(left)
+    }
+    found[503]["headers"] = {**RETRY_AFTER, **VERSION}
     return found
 
 

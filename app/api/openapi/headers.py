@@ -39,10 +39,10 @@ _TIMING: Docs = {
         },
     }
 }
-_VERSION: Docs = {
+VERSION: Docs = {
     "X-Torchlane-Version": {
-        "description": "the version that answers, if the models file gives versions weights and "
-        "the request names none",
+        "description": "the version that answers, or fails, if the models file gives versions "
+        "weights and the request names none",
         "schema": {"type": "integer", "minimum": 1},
     }
 }
@@ -67,7 +67,7 @@ def answered(*, many: bool) -> Docs:
         "required": True,
         "schema": {"type": "string", "pattern": f"^({counts if many else 'hit|miss|joined'})$"},
     }
-    return {**REQUEST_ID, "X-Torchlane-Cache": cache, **_VERSION, **_TIMING}
+    return {**REQUEST_ID, "X-Torchlane-Cache": cache, **VERSION, **_TIMING}
 
 
 TOP_K: Docs = {

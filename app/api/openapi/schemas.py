@@ -176,6 +176,15 @@ class VersionState(BaseModel):
         None, ge=0, le=1, description="fraction of the steps done, once their number is known"
     )
     seconds: float | None = Field(None, description="how long it has been loading")
+    left_s: float | None = Field(
+        None, description="on demand: seconds until it is expected to be loaded, if known"
+    )
+    memory_bytes: int | None = Field(
+        None, description="memory that it takes in the answering process; null: it is not loaded"
+    )
+    idle_s: float | None = Field(
+        None, description="on demand: seconds since a request last needed it"
+    )
 
 
 class ServedStep(BaseModel):
@@ -260,6 +269,54 @@ class ModelShadow(BaseModel):
     problem: str | None = Field(description="why it computes none")
 
 
+class ComparedShadow(ModelShadow):
+    """A shadow, and how its answers compare."""
+
+    compared: int = Field(description="number of items since the server's start, in all processes")
+    agreement: float | None = Field(
+        description="share of them with the same answer or label; null: none was compared"
+    )
+
+
+class OipTensor(BaseModel):
+    """An input of a request of the Open Inference Protocol."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+    data: list[JsonValue] = Field(
+        [], description="the numbers, flat; left out if the item has more than 64 KiB"
+    )
+
+
+class OipRequest(BaseModel):
+    """The body of POST /v2/models/NAME/infer."""
+
+    inputs: list[OipTensor]
+
+
+class DifferingInput(BaseModel):
+    """An input for which a shadow gave another answer."""
+
+    at: float = Field(description="when, in seconds since 1970")
+    result: Literal["differs", "failed"]
+    version: int = Field(description="the served version")
+    prediction: dict[str, JsonValue] | None = Field(
+        description="its answer, as /predict writes it; null: larger than 64 KiB"
+    )
+    shadow_prediction: dict[str, JsonValue] | None = Field(
+        description="that of the shadow, or its error"
+    )
+    request: OipRequest = Field(description="the input, to be sent again")
+
+
+class ShadowInputs(ModelShadow):
+    """What a shadow has kept."""
+
+    keep: int = Field(description="maximum number of inputs; 0: none is kept")
+    differing: list[DifferingInput] = Field(description="the newest first")
+
+
 class ModelSummary(BaseModel):
     """A model in the repository, and its loaded versions."""
 
@@ -278,7 +335,7 @@ class ModelSummary(BaseModel):
     release: ModelRelease | None = Field(
         None, description="the release that divides these requests; null: there is none"
     )
-    shadow: ModelShadow | None = Field(
+    shadow: ComparedShadow | None = Field(
         None, description="the version that computes copies, for comparison; null: none does"
     )
     versions: list[VersionState]

@@ -61,7 +61,10 @@ class PredictionApp:
             except TorchlaneError as error:
                 if TRACE in scope:
                     scope[TRACE].error = error
-                await _write(scope, send, error_answer(scope, error))
+                status, headers, content = error_answer(scope, error)
+                if (known := scope.get(CALL)) is not None:
+                    headers += known.version_header()
+                await _write(scope, send, (status, headers, content))
         finally:
             metrics.requests_open -= 1
 

@@ -229,7 +229,10 @@ class Exchange:
         self._scope[FORM] = dialect.errors
         if isinstance(error, TorchlaneError):
             try:
-                return error_answer(self._scope, error)
+                status, headers, content = error_answer(self._scope, error)
+                if self._call is not None:
+                    headers += self._call.version_header()
+                return status, headers, content
             except Exception as bug:  # the table lacks it, or its details are not JSON
                 error = bug
         request_id = self._scope[REQUEST_ID]

@@ -46,6 +46,7 @@ def test_other_processes_read_what_was_put(file: SharedFile) -> None:
     assert other.content() == b"a long content"
     other.put(b"short")
     assert file.content() == b"short"
+    assert b"long" not in file.read()
     other.close()
 
 

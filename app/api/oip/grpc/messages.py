@@ -10,7 +10,6 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from app.api.oip.answers import Output, octets_bytes, output_octets
-from app.api.oip.datatypes import BYTES, DTYPES
 from app.api.oip.grpc.protos import inference_pb2 as pb
 from app.api.oip.grpc.wire import LENGTH, Field, Reader, malformed, varint
 from app.api.oip.requests import (
@@ -26,6 +25,7 @@ from app.api.oip.requests import (
     timeout_of,
 )
 from app.codecs.base import Budget
+from app.codecs.datatypes import BYTES, DTYPES
 from app.codecs.values import short
 from app.errors import InvalidInput, PayloadTooLarge
 from app.types import ModelId

@@ -1,19 +1,18 @@
 // Models: the state of every version, and the form for each batch size; load and unload.
 
 import { Alert, deniedNote, tellDenied } from "./alert.js";
-import { fill, h, withShortHashes } from "./dom.js";
+import { fill, h } from "./dom.js";
 import { save } from "./download.js";
-import { emptyView, loadedNow, stateOf } from "./loading.js";
+import { emptyView, loadedNow } from "./loading.js";
 import { Plan } from "./plan.js";
-import { number } from "./series.js";
+import { Release, releaseOf, shadowOf } from "./release.js";
+import { isServed, sharesOf, Switch, Version } from "./version.js";
 
 const IDLE_MS = 5000;
 const LOADING_MS = 1000;
-const SERVED = ["ready", "cold", "loading"];
 // A file has no headers, so it includes the report's policy.
 const SANDBOX = '<!doctype html><meta http-equiv="Content-Security-Policy" '
   + "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">";
-const TONES = { ready: "good", failed: "bad", loading: "warn" };
 let view = null;
 
 /**
@@ -69,7 +68,8 @@ class Models {
       this.#unread.clear();
       this.#show(models);
       this.api.learn().then(() => this.#permit(), () => null);
-      const loading = models.some((each) => each.versions.some((one) => one.state === "loading"));
+      const loads = (one) => one.state === "loading" || one.left_s != null;
+      const loading = models.some((each) => each.versions.some(loads));
       this.#later(loading ? LOADING_MS : IDLE_MS);
     } catch (error) {
       this.#unread.show(error);
@@ -147,7 +147,9 @@ class Models {
 }
 
 /** An answer about changes, in words. */
-function sentence({ loaded, retired, failed }) {
+function sentence(changes) {
+  if (changes.steps) return releaseOf(changes);
+  const { loaded, retired, failed } = changes;
   const name = (each) => `${each.model}/${each.version}`;
   const names = (list) => list.map(name).join(", ");
   const failures = failed.map((each) =>
@@ -159,21 +161,6 @@ function sentence({ loaded, retired, failed }) {
   ].filter(Boolean).join("; ") || "nothing changed";
 }
 
-/** Which versions answer requests that name none, and how many of them. */
-function servesOf(version, weights) {
-  const shares = (weights?.versions ?? []).filter((each) => each.share > 0);
-  if (shares.length < 2) return `serves version ${version}`;
-  const parts = shares.map((each) => `${each.version} (${number(each.share * 100)} %)`);
-  return `serves versions ${parts.join(", ")}`;
-}
-
-/** How far a release is, and why it went back or waits. */
-function releaseOf({ to, state, step, steps, percent, reason, problem }) {
-  const at = step ? `, step ${step} of ${steps.length}: ${number(percent)} %` : "";
-  const why = reason ?? problem;
-  return `Release of version ${to}: ${state.replace("_", " ")}${at}${why ? `; ${why}` : ""}`;
-}
-
 /** One model. Its elements stay when it changes, so the focus stays too. */
 class Card {
   /** @type {Map<number, Version>} */
@@ -181,7 +168,8 @@ class Card {
   #tags = h("span.row");
   #switch;
   #idle = h("p.note", { hidden: true }); // which weights have no effect
-  #release = h("p.note", { hidden: true });
+  #release;
+  #shadow = h("p.note", { hidden: true });
   #body = h("tbody");
 
   constructor(name, models) {
@@ -190,99 +178,42 @@ class Card {
     this.path = `models/${encodeURIComponent(name)}`;
     this.plan = new Plan(models.api, this.path);
     this.#switch = new Switch(models, name, this.path);
+    this.#release = new Release(models, name, this.path);
     const columns = ["Version", "State", "", "Actions"].map((text) =>
       h("th", { scope: "col" }, text || h("span.visually-hidden", { text: "Details" })));
     this.element = h("section.card.stack", { "aria-label": `Model ${name}` },
       h("div.row", null, h("h3", { text: name }), this.#tags,
         h("span.actions", null, this.#switch.element)),
       this.#idle,
-      this.#release,
+      this.#release.element,
+      this.#shadow,
       h("div.scroll", { tabindex: 0, role: "region", "aria-label": `Versions of ${name}` },
         h("table.versions", null, h("thead", null, h("tr", null, ...columns)), this.#body)),
       this.plan.element);
   }
 
-  show({ default: isDefault, version, versions, weights, release }, now) {
-    fill(this.#tags, isDefault && h("span.tag", { text: "default" }),
-      version !== null && h("span.note", { text: servesOf(version, weights) }));
+  show(model, now) {
+    const { default: isDefault, versions, weights, release, shadow } = model;
+    fill(this.#tags, isDefault && h("span.tag", { text: "default" }));
     this.#idle.hidden = !weights?.problem;
     this.#idle.textContent = weights?.problem ?? "";
-    this.#release.hidden = !release;
-    this.#release.textContent = release ? releaseOf(release) : "";
-    this.#switch.show(versions.some((each) => SERVED.includes(each.state)));
+    this.#release.show(release);
+    this.#shadow.hidden = !shadow;
+    this.#shadow.textContent = shadow ? shadowOf(shadow) : "";
+    const shares = sharesOf(model);
+    this.#switch.show(versions.some(isServed));
     this.plan.changed(JSON.stringify(versions.map((each) => [each.version, each.state])));
     const before = [...this.#versions.keys()].join();
     const numbers = versions.map((each) => each.version);
     for (const each of versions) {
       const known = this.#versions.get(each.version) ?? new Version(this, each.version);
       this.#versions.set(each.version, known);
-      known.show(each, now);
+      known.show(each, shares.get(each.version), now);
     }
     for (const each of this.#versions.keys()) if (!numbers.includes(each)) this.#versions.delete(each);
     if (before !== numbers.join()) {
       fill(this.#body, ...numbers.map((each) => this.#versions.get(each).element));
     }
-  }
-}
-
-/** One version: a row of its model's table. */
-class Version {
-  #state = h("td");
-  #detail = h("td.reason");
-  #shown = "";
-  #switch;
-
-  constructor(card, number) {
-    const name = `${card.name}/${number}`;
-    const path = `${card.path}/versions/${number}`;
-    const report = h("a.button.small", { href: `./${path}/report`, target: "_blank", rel: "noopener",
-      text: "Report", "aria-label": `Report of ${name}`,
-      onclick: (event) => {
-        if (!card.models.api.keyed) return;
-        event.preventDefault();
-        card.models.report(`./${path}/report`, `${card.name}-${number}-report.html`);
-      } });
-    this.name = name;
-    this.#switch = new Switch(card.models, name, path);
-    this.element = h("tr", null, h("th", { scope: "row", text: String(number) }), this.#state,
-      this.#detail, h("td", null, h("span.actions", null, report, this.#switch.element)));
-  }
-
-  show(status, now) {
-    const shown = JSON.stringify([status, now]);
-    if (shown === this.#shown) return;
-    this.#shown = shown;
-    this.#switch.show(SERVED.includes(status.state));
-    const { state, problem, step, seconds, progress } = status;
-    fill(this.#state, h(`span.tag.${TONES[state] ?? "none"}`, { text: stateOf(status, now) }));
-    this.#detail.removeAttribute("title");
-    if (state === "loading" && (step || !now)) {
-      const bar = h("progress", { max: 1, "aria-label": `${this.name} is loading` });
-      if (progress != null) bar.value = progress;
-      const words = [step, seconds != null && `${number(seconds)} s`].filter(Boolean).join(", ");
-      fill(this.#detail, bar, ` ${words}`);
-    } else {
-      this.#detail.textContent = withShortHashes(problem ?? "");
-      if (problem) this.#detail.title = problem;
-    }
-  }
-}
-
-/** The button that loads or unloads a model or a version. */
-class Switch {
-  #verb = "load";
-
-  constructor(models, name, path) {
-    this.name = name;
-    this.element = h("button.admin.small", { type: "button", onclick: () =>
-      models.change(`${this.#verb} ${name}`, `./admin/${path}/${this.#verb}`, this.element) });
-  }
-
-  /** @param {boolean} loaded */
-  show(loaded) {
-    this.#verb = loaded ? "unload" : "load";
-    this.element.textContent = loaded ? "Unload" : "Load";
-    this.element.setAttribute("aria-label", `${this.element.textContent} ${this.name}`);
   }
 }
 

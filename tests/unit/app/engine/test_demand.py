@@ -10,7 +10,7 @@ import pytest
 
 from app.errors import DeadlineExceeded, ModelNotReady, Overloaded
 from app.types import ModelId
-from tests.unit.app.engine.harness import CONTRACT, FAR, Rig, item, rig, turns, values
+from tests.unit.app.engine.harness import CONTRACT, FAR, Rig, item, rig, turns, until, values
 
 COLD = ModelId("cold", 1)
 
@@ -80,6 +80,22 @@ async def test_a_refusal_queues_nothing() -> None:
             await r.engine.predict(COLD, [item(1)], FAR)
         assert r.engine.is_unused(COLD)
         assert demand.uses == 0  # else refused requests could make others leave
+
+
+async def test_a_request_that_is_foreseen_to_be_late_is_no_use() -> None:
+    async with rig() as r:
+        demand = Demand()
+        slow = {r.replicas[0].name: {0: {1: 10.0}}}
+        r.engine.publish(COLD, "digest:cold", CONTRACT, slow, demand=demand)
+        await demand.arrive(r)
+        r.backend.gate.clear()
+        running = asyncio.create_task(r.engine.predict(COLD, [item(1)], FAR))
+        await until(lambda: bool(r.backend.batches))
+        with pytest.raises(Overloaded, match="cannot meet"):
+            r.engine.submit(COLD, [item(2)], r.clock.now() + 5.0)
+        assert demand.uses == 1
+        r.backend.gate.set()
+        assert values(await running) == [2]
 
 
 async def test_waiting_requests_expire() -> None:

@@ -36,6 +36,7 @@ def test_place_survives_a_round_trip(shared: Shared) -> None:
     assert (parsed.channel, parsed.news) == (9, 10)
     assert parsed.shared.descriptors() == shared.descriptors()
     assert len(parsed.shared.metrics) == 3  # two workers and their parent
+    assert len(parsed.shared.differing) == 2
 
 
 @pytest.mark.parametrize(

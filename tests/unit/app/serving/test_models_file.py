@@ -34,7 +34,7 @@ processes = 2
 user = "shop"
 weights = { 2 = 95, "3" = 0.5 }
 sticky = "header:X-User"
-shadow = { version = 3, share = 0.1 }
+shadow = { version = 3, share = 0.1, keep = 20 }
 load = "on-demand"
 idle_s = 600
 required = false
@@ -74,7 +74,7 @@ def test_file_overrides_the_defaults(file: Path) -> None:
         user="shop",
         weights={2: 95, 3: 0.5},
         sticky="header:X-User",
-        shadow=Shadow(version=3, share=0.1),
+        shadow=Shadow(version=3, share=0.1, keep=20),
         on_demand=True,
         idle_s=600,
         set_by_file=frozenset(Entry.model_fields) - {"variant", "release"},
@@ -110,6 +110,9 @@ def test_model_cache_needs_the_servers_cache(file: Path) -> None:
     assert not ModelsFile(file, none, ["cpu"], asks_for_keys=False).of("a").cache
 
 
+JUDGED = "{ to = 3, stop_if.agreement_below = 0.9 }"
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -141,11 +144,20 @@ def test_model_cache_needs_the_servers_cache(file: Path) -> None:
             "[models.a]\nrelease.to = 3\nweights.3 = 1",
             "[models.a] release and weights: a release sets the weights itself",
         ),
+        (
+            f"[models.a]\nrelease = {JUDGED}\nshadow = {{ version = 2, share = 1 }}",
+            "[models.a] release and shadow: agreement_below compares version 3, so the shadow must",
+        ),
+        ("[models.a]\nrelease = { to = 3, stop_if.agreement_below = 0 }", "greater than 0"),
         ("[models.a]\nsticky = 'header:'", 'sticky = \'header:\': use "body", "key" or'),
         ("[models.a]\nsticky = 'header:X User'", 'use "body", "key" or "header:NAME"'),
         ("[models.a]\nload = 'always'\nidle_s = 9", "idle_s: only a model on demand is unloaded"),
         ("[models.a]\nshadow = { version = 3 }", "[models.a] shadow.share"),
         ("[models.a]\nshadow = { version = 3, share = 2 }", "less than or equal to 1"),
+        (
+            "[models.a]\nshadow = { version = 3, share = 1, keep = 101 }",
+            "less than or equal to 100",
+        ),
         ("[models.'a b']", "[models] 'a b' is not a valid model name"),
         ("\n[models]\na = 1", "[models] 'a' must be a table, such as [models.a]"),
         ("# x\n[model.a]", "'model' is unknown; use tables such as [models.digits]"),

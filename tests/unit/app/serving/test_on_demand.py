@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any, cast
@@ -14,7 +15,7 @@ from app.errors import ModelNotReady, Overloaded, TorchlaneError
 from app.metrics import Metrics
 from app.registry.loaded_models import LoadedModels
 from app.serving import model_memory
-from app.serving.model_memory import MIB, MemoryLimits, ModelMemory, OnDemandModel
+from app.serving.model_memory import MIB, MemoryLimits, ModelMemory, OnDemandModel, Residency
 from app.serving.on_demand import OnDemandModels
 from app.types import ModelId
 
@@ -176,6 +177,52 @@ async def test_loads_ahead_count(server: Server) -> None:
         b.ask(5.9)
     assert refused.value.retry_after_s == pytest.approx(6.0)
     await server.until(lambda: not b.is_cold)  # it was loaded all the same
+
+
+async def test_the_load_of_a_model_that_is_always_loaded_counts(server: Server) -> None:
+    a = server.add("a", 3, load_s=2.0)
+    await server.use(a)
+    a.is_cold = True
+    async with server.models.counted(ModelId("always", 1), MIB):
+        a.ask(2.1)  # nothing is known of a first load
+        server.now += 8.0
+    await server.until(lambda: not a.is_cold)
+    a.is_cold = True
+    with contextlib.suppress(RuntimeError):
+        async with server.models.counted(ModelId("always", 2), MIB):
+            server.now += 3.0
+            with pytest.raises(
+                Overloaded, match=r"a/1 is being loaded, .* about 7\.0 s"
+            ) as refused:
+                a.ask(6.9)
+            assert refused.value.retry_after_s == pytest.approx(7.0)
+            server.now += 9.0  # longer than the last one
+            a.ask(2.1)
+            raise RuntimeError
+    await server.until(lambda: not a.is_cold)
+    a.is_cold = True
+    a.ask(2.1)
+
+
+async def test_what_is_known_of_a_version(server: Server) -> None:
+    a, b = server.add("a", 3, load_s=4.0), server.add("b", 3, load_s=2.0)
+    residency = server.models.residency
+    assert residency(a.model) == Residency()
+    a.ask(60.0)
+    assert residency(a.model) == Residency()  # nothing is known of a first load
+    await server.until(lambda: not a.is_cold)
+    server.now += 7.0
+    assert residency(a.model) == Residency(3 * MIB, idle_s=7.0)
+    await server.use(b)
+    a.is_cold = b.is_cold = True
+    a.ask(60.0)
+    b.ask(60.0)
+    assert residency(a.model).left_s == pytest.approx(4.0)
+    assert residency(b.model).left_s == pytest.approx(6.0)
+    always = ModelId("always", 1)
+    async with server.models.counted(always, MIB):
+        assert residency(always) == Residency()
+    assert residency(always) == Residency(MIB)
 
 
 async def test_room_that_is_lost_before_the_load(server: Server) -> None:

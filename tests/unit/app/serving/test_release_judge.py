@@ -37,7 +37,12 @@ class Course:
         self.wall += seconds
 
     def happens(self, version: int = 3, *, ok: int = 0, failed: int = 0, ms: float = 1) -> None:
-        done = Counts(ok + failed, ok, failed, ok, ok * ms / 1000)
+        self.counts_more(version, Counts(ok + failed, ok, failed, ok, ok * ms / 1000))
+
+    def compares(self, *, agreed: int = 0, other: int = 0) -> None:
+        self.counts_more(3, Counts(compared=agreed + other, agreed=agreed))
+
+    def counts_more(self, version: int, done: Counts) -> None:
         pairs = zip(self.counts[version], done, strict=True)
         self.counts[version] = Counts(*(before + more for before, more in pairs))
 
@@ -154,6 +159,26 @@ def test_another_old_version_is_compared_from_its_own_beginning(course: Course) 
     assert course.at_step() == (Phase.RUNNING, 0)
 
 
+def test_a_version_with_other_answers_is_rolled_back(course: Course) -> None:
+    course.release = RELEASE.model_copy(update={"stop_if": StopIf(agreement_below=0.9)})
+    course.look()
+    course.look()
+    course.compares(agreed=40, other=9)  # too few
+    assert course.at_step() == (Phase.RUNNING, 0)
+    course.compares(agreed=41)
+    assert course.at_step() == (Phase.RUNNING, 0)  # as many as are required
+    course.compares(other=1)
+    assert course.at_step() == (Phase.ROLLED_BACK, 0)
+    assert course.look().reason == (
+        "version 3 agreed with the old version on 0.89 of 91 items, less than agreement_below = 0.9"
+    )
+
+
+def test_without_the_rule_answers_may_differ(course: Course) -> None:
+    course.compares(other=1000)
+    assert course.at_step() == (Phase.RUNNING, 0)
+
+
 def test_a_paused_release_stays_but_is_judged(course: Course) -> None:
     course.stage = course.look().changed(course.wall, phase=Phase.PAUSED)
     course.look()
@@ -253,7 +278,9 @@ async def test_counts_are_those_of_the_metrics() -> None:
     model.request(0.5, 0.1, 0.2, computed=True)
     model.request(0.1, 0.0, 0.0, computed=False)
     model.count_failure(0.3)
+    for copies, result in enumerate(("agrees", "same_label", "differs", "failed", "dropped")):
+        metrics.shadow_items.labels("m", "3", result).inc(10**copies)
     found = await metrics.read(lambda registry: counts_of({"m"}, registry))
     (counts,) = found.values()
     assert found.keys() == {ModelId("m", 3)}
-    assert counts == pytest.approx((3, 7, 2 * len(FAILURES), 1, 0.3))
+    assert counts == pytest.approx((3, 7, 2 * len(FAILURES), 1, 0.3, 1111, 11))

@@ -19,7 +19,8 @@ from app.serving.release_file import ReleaseFile
 from app.serving.releases import Action, Releases
 from app.shared_file import SharedFile
 from app.types import ModelId
-from tests.unit.models.manifests import make_manifest
+from models.manifest import Manifest
+from tests.unit.models.manifests import make_manifest, spec
 
 RELEASE = Release(to=3, steps=[10, 50, 100], every_s=60, stop_if=StopIf(errors_above=0.1))
 MANIFEST = make_manifest()
@@ -55,11 +56,11 @@ class Process:
         for version in (3, 2):
             self.serve(version)
 
-    def serve(self, version: int) -> None:
-        codec, selection = codec_for(MANIFEST), select(MANIFEST, Preference())
+    def serve(self, version: int, manifest: Manifest = MANIFEST) -> None:
+        codec, selection = codec_for(manifest), select(manifest, Preference())
         settings = ModelSettings(release=self.wanted.get("m"))
         model = ModelId("m", version)
-        self.loaded.publish(LoadedModel(model, MANIFEST, codec, selection, settings=settings))
+        self.loaded.publish(LoadedModel(model, manifest, codec, selection, settings=settings))
 
     async def passes(self, seconds: float) -> None:
         self.moment += seconds
@@ -256,3 +257,23 @@ async def test_a_version_that_is_missing_is_reported_once(tmp_path: Path) -> Non
     await watched(process)
     assert process.releases.problem("m") is None
     assert process.shares == {2: 0.9, 3: 0.1}
+
+
+async def test_versions_that_cannot_be_compared_wait_if_they_are_judged_by_it(
+    tmp_path: Path,
+) -> None:
+    process = Process(tmp_path)
+    process.serve(3, make_manifest(inputs=[spec("other")]))
+    judged = {"stop_if": StopIf(agreement_below=0.9)}
+    process.wanted = {"m": RELEASE.model_copy(update=judged)}
+    await watched(process)
+    assert process.shares == {2: 1}
+    problem = str(process.releases.problem("m"))
+    assert "version 3 reads its inputs in another way than version 2" in problem
+    process.serve(3)
+    await watched(process)
+    assert process.releases.problem("m") is None
+    process.serve(3, make_manifest(inputs=[spec("other")]))
+    process.wanted = {"m": RELEASE}
+    await watched(process)
+    assert process.releases.problem("m") is None

@@ -7,6 +7,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from app.registry.releases import Shadow
 from app.serving.shadows import Sampler, compared
 from app.types import Arrays, Item
 from models.tensors import Tolerance
@@ -40,11 +41,13 @@ def test_a_share_of_the_items_is_taken() -> None:
         def __init__(self) -> None:
             self.items: list[Item] = []
 
-        def take(self, _: object, item: Item, __: Arrays) -> None:
+        def take(self, _: object, __: object, item: Item, ___: Arrays) -> None:
             self.items.append(item)
 
     taker, numbers = Taker(), iter([0.1, 0.3, 0.2, 0.9])
-    sampler = Sampler(cast("Any", taker), cast("Any", None), 0.25, lambda: next(numbers))
+    sampler = Sampler(
+        cast("Any", taker), cast("Any", None), Shadow(version=3, share=0.25), lambda: next(numbers)
+    )
     items = [Item({"x": np.full(1, value, np.float32)}) for value in range(4)]
     for item in items:
         sampler.offer(item, {})

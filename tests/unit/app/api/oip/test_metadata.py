@@ -7,10 +7,10 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from app.api.oip.datatypes import DATATYPES, DTYPES, config_type
 from app.api.oip.metadata import model_config, model_metadata
 from app.backends.selection import Preference, select
 from app.codecs.choose import codec_for
+from app.codecs.datatypes import DATATYPES, DTYPES, config_type
 from app.registry.loaded_models import LoadedModel, LoadedModels, ReplicaStatus
 from app.types import Device, ModelId
 from models.manifest import Format, Manifest

@@ -1,4 +1,4 @@
-"""The protocol's names of dtypes, and those of Triton's model configuration."""
+"""The Open Inference Protocol's names of dtypes, and those of Triton's model configuration."""
 
 from __future__ import annotations
 
