@@ -1,0 +1,85 @@
+"""The repository of a mirror, which also knows what could not be mirrored, and why."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+from app.errors import ArtifactInvalid, VersionChanged
+from app.registry.repository import (
+    Artifact,
+    Contents,
+    HandlerArtifact,
+    Repository,
+    Stamp,
+    other_files,
+)
+from app.sources.mirror import Mirror
+from app.types import ModelId
+from models.integrity import Verifier
+
+
+class MirroredRepository(Repository):
+    """Reads a mirror as a repository.
+
+    A version that the mirror could not get is there too, and opening it says why. One that changed
+    in the store is as in a folder whose files changed: the server keeps what it serves.
+
+    Args:
+        mirror: of the store.
+        verifier: see `Repository`.
+        uses: called with each version before its files are read.
+    """
+
+    def __init__(
+        self, mirror: Mirror, verifier: Verifier | None, uses: Callable[[ModelId], None]
+    ) -> None:
+        super().__init__(mirror.repository, verifier)
+        self._mirror = mirror
+        self._uses = uses
+
+    def scan(self) -> Contents:
+        """See `Repository.scan`; includes the versions that could not be mirrored."""
+        contents = super().scan()
+        for key in self._mirror.state.read().refused:
+            name, _, number = key.rpartition("/")
+            numbers = {*contents.versions.get(name, ()), int(number)}
+            contents.versions[name] = sorted(numbers, reverse=True)
+        return contents
+
+    def stamp(self, model: ModelId) -> Stamp:
+        """See `Repository.stamp`; also changes with what is known of the version in the store."""
+        state = self._mirror.state.read()
+        known = state.refused.get(str(model)), state.changed.get(str(model))
+        said = tuple((each, 0, 0, 0) for each in known if each is not None)
+        return super().stamp(model) + said
+
+    def open_any(
+        self, model: ModelId, served_digest: str | None = None, *, whole: bool = True
+    ) -> Artifact | HandlerArtifact:
+        """See `Repository.open_any`; a version with damaged files is fetched again."""
+        self._uses(model)
+        state, key = self._mirror.state.read(), str(model)
+        if served_digest is not None and (digest := state.changed.get(key)) is not None:
+            raise other_files(model, served_digest, digest)
+        if key in state.refused and key not in state.versions:
+            raise ArtifactInvalid(
+                f"{model} is not here from {self._mirror.url}: {state.refused[key]}"
+            )
+        try:
+            return super().open_any(model, served_digest, whole=whole)
+        except (ArtifactInvalid, VersionChanged):
+            if key in state.versions:
+                with contextlib.suppress(OSError):
+                    (self._mirror.damaged / key.replace("/", ",")).touch()
+            raise
+
+    def _why_empty(self, root: Path) -> str:
+        state = self._mirror.state.read()
+        if state.problem is not None:
+            return f"no models are here from {self._mirror.url}: {state.problem}"
+        return (
+            f"{self._mirror.url} has no MODEL/VERSION with a manifest.json; `torchlane export` "
+            "writes one there with --out"
+        )
