@@ -163,6 +163,13 @@ class Gauges:
             (),
             "livemax",
         )
+        self.source_age = gauge(
+            "source_age_seconds",
+            "Seconds since all of the store of models was seen, of which a mirror is served; 0 "
+            "with a folder of models.",
+            (),
+            "livemax",
+        )
         self.models_file_wrong = gauge(
             "models_file_wrong",
             "1 while the models file is invalid and its last valid content applies, else 0.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -48,7 +48,7 @@ class Wanted(Protocol):
 
 
 # (policy, model, its versions, newest first) -> the versions that the policy serves.
-Select = Callable[[str, str, Sequence[int]], Wanted]
+Select = Callable[[str, str, list[int]], Wanted]
 
 
 class Refused(Exception):
@@ -205,7 +205,7 @@ class Looking:
 
     # What comes into it.
 
-    async def _bring_model(self, name: str, numbers: Sequence[int], listing: Listing) -> None:
+    async def _bring_model(self, name: str, numbers: list[int], listing: Listing) -> None:
         """Bring the versions of a model that any process wants."""
         for wants in self._wants:
             if wants.models is not None and name not in wants.models:

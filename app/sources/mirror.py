@@ -45,6 +45,11 @@ class Mirror:
         """The folder of a version."""
         return self.repository / model.name / str(model.version)
 
+    def report_damaged(self, model: ModelId) -> None:
+        """Have a version fetched again whose files are not as they came."""
+        with contextlib.suppress(OSError):
+            (self.damaged / str(model).replace("/", ",")).touch()
+
     def has_versions(self) -> bool:
         """Whether any version is there."""
         return any(self.repository.glob("*/[1-9]*"))

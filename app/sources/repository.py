@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,14 +30,29 @@ class MirroredRepository(Repository):
         mirror: of the store.
         verifier: see `Repository`.
         uses: called with each version before its files are read.
+        damaged: called with a version whose files are not as they came.
     """
 
     def __init__(
-        self, mirror: Mirror, verifier: Verifier | None, uses: Callable[[ModelId], None]
+        self,
+        mirror: Mirror,
+        verifier: Verifier | None,
+        uses: Callable[[ModelId], None] = lambda model: None,
+        damaged: Callable[[ModelId], None] = lambda model: None,
     ) -> None:
         super().__init__(mirror.repository, verifier)
         self._mirror = mirror
         self._uses = uses
+        self._damaged = damaged
+
+    def seen(self) -> str:
+        """When the store was last seen, and what is wrong with it, for people."""
+        state = self._mirror.state.read()
+        if state.succeeded_at is None:
+            seen = "never seen"
+        else:
+            seen = f"last seen {max(0, round(time.time() - state.succeeded_at)):,} s ago"
+        return seen if state.problem is None else f"{seen}: {state.problem}"
 
     def scan(self) -> Contents:
         """See `Repository.scan`; includes the versions that could not be mirrored."""
@@ -71,15 +86,8 @@ class MirroredRepository(Repository):
             return super().open_any(model, served_digest, whole=whole)
         except (ArtifactInvalid, VersionChanged):
             if key in state.versions:
-                with contextlib.suppress(OSError):
-                    (self._mirror.damaged / key.replace("/", ",")).touch()
+                self._damaged(model)
             raise
 
     def _why_empty(self, root: Path) -> str:
-        state = self._mirror.state.read()
-        if state.problem is not None:
-            return f"no models are here from {self._mirror.url}: {state.problem}"
-        return (
-            f"{self._mirror.url} has no MODEL/VERSION with a manifest.json; `torchlane export` "
-            "writes one there with --out"
-        )
+        return self._mirror.state.read().why_empty()

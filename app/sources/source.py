@@ -7,6 +7,7 @@ one of them takes over when it ends.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import os
 import random
@@ -86,11 +87,15 @@ class Source:
         self._select = select
         self._cache = Cache(config.cache, config.cache_bytes, config.cache_setting)
         self._mirror = Mirror(config.cache, config.url, config.keys)
-        self.repository = MirroredRepository(self._mirror, verifier, self._use)
+        self.repository = MirroredRepository(
+            self._mirror, verifier, self._use, self._mirror.report_damaged
+        )
         self._own_wants: OwnWants | None = None
         self._needed: frozenset[str] = frozenset()
         self._changing = threading.Lock()  # of what is needed
         self._began_at = time.time()
+        self._first = 0  # the ticket of the first look
+        self._warm_until = 0.0  # moment of time.monotonic
         self._told: str | None = None  # the problem that was logged
         self._failed: str | None = None  # the unexpected error that was logged
         self._thread = threading.Thread(target=self._run, name="source", daemon=True)
@@ -104,11 +109,26 @@ class Source:
         """The URL, for logs."""
         return str(self._config.url)
 
-    def start(self) -> None:
-        """Begin to keep the mirror up to date."""
+    def start(self, wait_s: float = 0.0) -> None:
+        """Begin to keep the mirror up to date.
+
+        Args:
+            wait_s: the longest wait for the first look, in seconds; blocks meanwhile.
+
+        Raises:
+            OSError: if the mirror cannot be written.
+        """
         self._own_wants = OwnWants(self._mirror.wants)
         self._put_wants()
+        self._first = self._mirror.ask()
         self._thread.start()
+        atexit.register(self._end)  # before the interpreter ends under the library's threads
+        self._warm_until = time.monotonic() + max(wait_s, WARM_S)
+        while (
+            self._seen.ticket < self._first
+            and time.monotonic() < self._warm_until - WARM_S + wait_s
+        ):
+            time.sleep(TICK_S / 5)
 
     async def first(self) -> None:
         """Wait for the first look: as long as it takes if the mirror is empty, else not for long.
@@ -116,7 +136,9 @@ class Source:
         A look ends, also if the store does not answer.
         """
         warm = await in_thread(self._mirror.has_versions, _discard)
-        await self.refresh(WARM_S if warm else None)
+        await self._wait(
+            self._first, max(0.0, self._warm_until - time.monotonic()) if warm else None
+        )
         state = self._seen
         if state.succeeded_at is None or state.succeeded_at < self._began_at:
             LOG.warning(
@@ -126,27 +148,50 @@ class Source:
                 problem=state.problem or "it has not answered yet",
             )
 
+    async def fetch(self, versions: Collection[ModelId]) -> None:
+        """For a program that is no server: begin, and wait for the first look.
+
+        Args:
+            versions: see `need`.
+
+        Raises:
+            OSError: if the mirror cannot be written.
+        """
+        await self.need(versions)
+        await in_thread(self.start, _discard)
+        await self.first()
+
     async def refresh(self, limit_s: float | None = ASKED_S) -> None:
         """Look at the store now, and wait until that has ended, or for a time.
 
         Args:
             limit_s: the longest wait in seconds; None: no limit.
         """
+        await self._wait(await in_thread(self._mirror.ask, _discard), limit_s)
+
+    async def _wait(self, ticket: int, limit_s: float | None) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
-                ticket = await in_thread(self._mirror.ask, _discard)
                 while self._seen.ticket < ticket:  # noqa: ASYNC110 # another thread sees it
                     await asyncio.sleep(TICK_S / 5)
 
-    def need(self, versions: Collection[ModelId]) -> None:
+    async def need(self, versions: Collection[ModelId]) -> None:
         """Replace the versions that this process needs in addition to its policy."""
-        with self._changing:
-            self._needed = frozenset(map(str, versions))
-            self._put_wants()
+        needed = frozenset(map(str, versions))
+        await in_thread(lambda: self._need(needed), _discard)
 
-    def problem(self) -> str | None:
-        """Why the last look failed; None: it did not."""
-        return self._seen.problem
+    def _need(self, needed: frozenset[str]) -> None:
+        with self._changing:
+            added, self._needed = needed - self._needed, needed
+            self._put_wants()
+        if added - self._mirror.state.read().versions.keys():
+            self._first = self._mirror.ask()
+
+    def why_empty(self) -> str:
+        """Why there are no models."""
+        if self._seen.ticket < self._first:
+            return f"models are being fetched from {self.shown}"
+        return self._seen.why_empty()
 
     def age_s(self) -> float:
         """Seconds since the last look that saw everything, or since the start."""
@@ -155,15 +200,20 @@ class Source:
 
     async def close(self) -> None:
         """Stop looking; what has arrived of a download stays for the next start."""
+        await in_thread(self._end, _discard)
+
+    def _end(self) -> None:
         self._closed = True
         if self._loop is not None and self._keeping is not None:
             with contextlib.suppress(RuntimeError):  # it has ended
                 self._loop.call_soon_threadsafe(self._keeping.cancel)
         if self._thread.is_alive():
-            await in_thread(lambda: self._thread.join(CLOSE_S), _discard)
-        if self._own_wants is not None:
-            self._own_wants.close()
+            self._thread.join(CLOSE_S)
+        with self._changing:
+            if self._own_wants is not None:
+                self._own_wants.close()
             self._own_wants = None
+        atexit.unregister(self._end)
 
     def _use(self, model: ModelId) -> None:
         """Keep the files of a version as they are, from before they are read."""

@@ -51,6 +51,15 @@ class State(BaseModel):
     refused: dict[str, str] = {}
     changed: dict[str, str] = {}
 
+    def why_empty(self) -> str:
+        """Why there are no models."""
+        if self.problem is not None:
+            return f"no models have come from {self.url}: {self.problem}"
+        return (
+            f"{self.url} has no MODEL/VERSION with a manifest.json; `torchlane export` writes one "
+            f"with --out {self.url}"
+        )
+
 
 class StateFile:
     """Reads and writes the state; reads it again only if it was replaced."""
