@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from models.durable import sync
 from models.manifest import FileDigest
 
 SPARE_BYTES = 64 << 20  # of the disk, for everything else
@@ -65,7 +64,8 @@ class Cache:
             OSError: if that is impossible.
         """
         partial.chmod(0o444)
-        sync(partial)
+        # Not flushed to the disk, which takes longer than the download: servers check every file
+        # that they load, and a file that a power failure has damaged is fetched again.
         partial.rename(self._blob(file))
 
     def link(self, file: FileDigest, target: Path) -> None:

@@ -18,8 +18,8 @@ from models.manifest import FileDigest
 from models.stores.base import Store
 from models.stores.errors import TooLarge
 
-PART = 8 << 20  # bytes of a request
-AHEAD = 6  # requests in flight; each holds a part in memory
+PART = 4 << 20  # bytes of a request
+AHEAD = 8  # requests in flight; each holds a part in memory
 PIECE = 1 << 20  # bytes that are read at once from a partial file
 
 
@@ -82,7 +82,7 @@ class Download:
                     data = await task
                 finally:
                     task.cancel()
-                self._take(part, data)
+                await self._take(part, data)
         except TooLarge as error:
             raise Damaged(str(error)) from None
         finally:
@@ -125,7 +125,7 @@ class Download:
             )
         return data
 
-    def _take(self, part: _Part, data: memoryview) -> None:
+    async def _take(self, part: _Part, data: memoryview) -> None:
         """Write and digest a part, in order; after the last one, check the file."""
         partial = self._partial(part.file)
         if self._writing is None:
@@ -135,9 +135,13 @@ class Download:
             while piece := self._writing.read(PIECE):
                 self._digest.update(piece)
         try:
-            self._writing.write(data)
-            self._writing.flush()
-            self._digest.update(data)
+            loop = asyncio.get_running_loop()
+            digesting = loop.run_in_executor(None, self._digest.update, data)  # meanwhile
+            try:
+                self._writing.write(data)
+                self._writing.flush()
+            finally:
+                await digesting
             if part.stop < part.file.bytes:
                 return
             self._close()
