@@ -260,7 +260,8 @@ def _repository(settings: Settings, metrics: Metrics) -> tuple[Repository, Sourc
         return Repository(settings.model_dir, verifier), None
     source = source_of(settings, settings.model_dir, verifier)
     source.start(FIRST_LOOK_S if settings.devices == "auto" else 0.0)
-    metrics.source_age.set_function(source.age_s)
+    if settings.source_poll_s > 0:
+        metrics.source_age.set_function(source.age_s)
     return source.repository, source
 
 

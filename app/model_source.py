@@ -16,17 +16,10 @@ from models.stores.urls import StoreUrl
 
 
 def repository_of(settings: Settings) -> Repository:
-    """What is on this machine now; signatures are not checked, and no store is asked.
-
-    Raises:
-        SettingsError: if the cache cannot be written.
-    """
+    """What is on this machine now; signatures are not checked, and no store is asked."""
     if not isinstance(settings.model_dir, StoreUrl):
         return Repository(settings.model_dir)
-    try:
-        mirror = Mirror(cache_of(settings), settings.model_dir, _keys_of(settings))
-    except OSError as error:
-        raise _unusable(settings, error) from None
+    mirror = Mirror(cache_of(settings), settings.model_dir, _keys_of(settings))
     return MirroredRepository(mirror, None)
 
 
@@ -60,7 +53,10 @@ def source_of(
     try:
         return Source(config, verifier, _select)
     except OSError as error:
-        raise _unusable(settings, error) from None
+        raise SettingsError(
+            f"{PREFIX}SOURCE_CACHE={str(config.cache)!r}: files from {url} cannot be kept there: "
+            f"{error.strerror}; choose a folder that this user can write to"
+        ) from None
 
 
 def cache_of(settings: Settings) -> Path:
@@ -77,10 +73,3 @@ def _keys_of(settings: Settings) -> str:
 
 def _select(policy: str, name: str, numbers: list[int]) -> Wanted:
     return VersionPolicy.parse(policy).wanted(name, numbers)
-
-
-def _unusable(settings: Settings, error: OSError) -> SettingsError:
-    return SettingsError(
-        f"{PREFIX}SOURCE_CACHE={str(cache_of(settings))!r}: files from {settings.model_dir} cannot "
-        f"be kept there: {error.strerror}; choose a folder that this user can write to"
-    )

@@ -165,8 +165,7 @@ class Gauges:
         )
         self.source_age = gauge(
             "source_age_seconds",
-            "Seconds since all of the store of models was seen, of which a mirror is served; 0 "
-            "with a folder of models.",
+            "Seconds since the store of models was last seen whole; 0 with a folder of models.",
             (),
             "livemax",
         )

@@ -24,9 +24,6 @@ class Mirror:
         cache: the folder of the cache.
         url: of the repository in the store.
         keys: identifies the trusted keys: a mirror has only what they allow.
-
-    Raises:
-        OSError: if the folders cannot be created.
     """
 
     def __init__(self, cache: Path, url: StoreUrl, keys: str = "") -> None:
@@ -37,9 +34,16 @@ class Mirror:
         self.partials = self.folder / "partial"
         self.wants = self.folder / "wants"
         self.damaged = self.folder / "damaged"
+        self.state = StateFile(self.folder)
+
+    def create(self) -> None:
+        """Create the folders.
+
+        Raises:
+            OSError: if that is impossible.
+        """
         for each in (self.repository, self.partials, self.wants, self.damaged):
             each.mkdir(parents=True, exist_ok=True)
-        self.state = StateFile(self.folder)
 
     def path_of(self, model: ModelId) -> Path:
         """The folder of a version."""

@@ -84,10 +84,11 @@ class MirroredRepository(Repository):
             )
         try:
             return super().open_any(model, served_digest, whole=whole)
-        except (ArtifactInvalid, VersionChanged):
-            if key in state.versions:
+        except (ArtifactInvalid, VersionChanged) as error:
+            is_other = isinstance(error, VersionChanged) and error.found is not None
+            if key in state.versions and not is_other:
                 self._damaged(model)
             raise
 
     def _why_empty(self, root: Path) -> str:
-        return self._mirror.state.read().why_empty()
+        return self._mirror.state.read().why_empty(str(self._mirror.url))

@@ -87,6 +87,7 @@ class Source:
         self._select = select
         self._cache = Cache(config.cache, config.cache_bytes, config.cache_setting)
         self._mirror = Mirror(config.cache, config.url, config.keys)
+        self._mirror.create()
         self.repository = MirroredRepository(
             self._mirror, verifier, self._use, self._mirror.report_damaged
         )
@@ -123,11 +124,9 @@ class Source:
         self._first = self._mirror.ask()
         self._thread.start()
         atexit.register(self._end)  # before the interpreter ends under the library's threads
-        self._warm_until = time.monotonic() + max(wait_s, WARM_S)
-        while (
-            self._seen.ticket < self._first
-            and time.monotonic() < self._warm_until - WARM_S + wait_s
-        ):
+        began = time.monotonic()
+        self._warm_until = began + WARM_S
+        while self._seen.ticket < self._first and time.monotonic() < began + wait_s:
             time.sleep(TICK_S / 5)
 
     async def first(self) -> None:
@@ -191,7 +190,7 @@ class Source:
         """Why there are no models."""
         if self._seen.ticket < self._first:
             return f"models are being fetched from {self.shown}"
-        return self._seen.why_empty()
+        return self._seen.why_empty(self.shown)
 
     def age_s(self) -> float:
         """Seconds since the last look that saw everything, or since the start."""
@@ -253,6 +252,7 @@ class Source:
                 if repr(error) != self._failed:
                     LOG.error("source_failed", url=self.shown, exc_info=error)
                 self._failed = repr(error)
+                await asyncio.sleep(self._pause_s(has_seen=False))
             self._seen = self._mirror.state.read()
             await asyncio.sleep(TICK_S)
 

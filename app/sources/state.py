@@ -51,13 +51,15 @@ class State(BaseModel):
     refused: dict[str, str] = {}
     changed: dict[str, str] = {}
 
-    def why_empty(self) -> str:
-        """Why there are no models."""
+    def why_empty(self, url: str) -> str:
+        """Why there are no models from a store."""
         if self.problem is not None:
-            return f"no models have come from {self.url}: {self.problem}"
+            return f"no models have come from {url}: {self.problem}"
+        if self.succeeded_at is None:
+            return f"nothing has been fetched from {url} yet"
         return (
-            f"{self.url} has no MODEL/VERSION with a manifest.json; `torchlane export` writes one "
-            f"with --out {self.url}"
+            f"{url} has no MODEL/VERSION with a manifest.json; `torchlane export` writes one with "
+            f"--out {url}"
         )
 
 

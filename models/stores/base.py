@@ -101,12 +101,17 @@ class Store(abc.ABC):
             TooLarge: if it has more bytes than the limit.
             StoreError: if it cannot be read.
         """
+        return await self._read_from(self._store, key, limit, etag)
+
+    async def _read_from(
+        self, store: ObjectStore, key: str, limit: int, etag: str | None
+    ) -> Content | None:
         import obstore  # noqa: PLC0415 # an extra
         from obstore.exceptions import NotModifiedError  # noqa: PLC0415
 
         options: GetOptions = {} if etag is None else {"if_none_match": etag}
         with self._translated(key), contextlib.suppress(NotModifiedError):
-            answer = await obstore.get_async(self._store, key, options=options)
+            answer = await obstore.get_async(store, key, options=options)
             data = bytearray()
             if answer.meta["size"] <= limit:
                 async for piece in answer.stream():
@@ -114,7 +119,8 @@ class Store(abc.ABC):
                     if len(data) > limit:  # whatever the head of the answer says
                         break
             if (size := max(len(data), answer.meta["size"])) > limit:
-                raise TooLarge(f"{key} has {size:,} bytes; at most {limit:,} are read")
+                what = key or str(self.url)
+                raise TooLarge(f"{what} has {size:,} bytes; at most {limit:,} are read")
             return Content(bytes(data), answer.meta["e_tag"])
         return None
 

@@ -48,8 +48,8 @@ class WebFolder(Store):
         options["allow_http"] = self.url.scheme == "http"
         if self.url.scheme == "https" and (login := self._login()) is not None:
             options["default_headers"] = {"Authorization": login}
-        path = "/".join(each for each in (self.url.path, folder) if each)
-        address = f"{self.url.scheme}://{self.url.place}/{quote(path)}"
+        path = f"{self.url.path}/{folder}".strip("/") + "/" * folder.endswith("/")
+        address = f"{self.url.scheme}://{self.url.place}/{quote(path).lstrip('/')}"
         return HTTPStore.from_url(address, client_options=options, retry_config=retries())
 
     def _login(self) -> str | None:
@@ -99,18 +99,14 @@ class WebFolder(Store):
         Raises:
             StoreError: if the server does not list it as JSON.
         """
-        import obstore  # noqa: PLC0415 # an extra
-
         what = f"{self.url}/{folder}"
         try:
-            with self._translated(folder):
-                answer = await obstore.get_async(self._at(f"{folder}/" if folder else ""), "")
-                if answer.meta["size"] > MAX_INDEX_BYTES:
-                    raise TooLarge(f"{what} has too many files to be listed")
-                data = bytes(await answer.bytes_async())
+            content = await self._read_from(self._at(f"{folder}/"), "", MAX_INDEX_BYTES, None)
         except Missing:
-            raise StoreError(f"{self.url} does not list its versions: {HINT}") from None
-        listed = self._parsed(data, what)
+            content = None
+        if content is None:
+            raise StoreError(f"{self.url} does not list its versions: {HINT}")
+        listed = self._parsed(content.data, what)
         if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
             raise StoreError(f"{what} is no list of files: {HINT}")
         return [str(each.get("name")) for each in listed if each.get("type") == "directory"]

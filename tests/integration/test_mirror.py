@@ -44,6 +44,7 @@ class Mirrored:
     ) -> None:
         self.cache = cache
         self.mirror = Mirror(cache, StoreUrl.parse(url))
+        self.mirror.create()
         self.policy = policy
         self.wants = OwnWants(self.mirror.wants)
         self.use()

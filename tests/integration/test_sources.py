@@ -12,6 +12,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.access.entries import make_key
+from app.bulk.command import main as score
+from app.doctor import main as doctor
 from tests.artifacts import write_artifact
 from tests.integration.harness import Api, serving
 from tests.integration.publishing import Publisher, answered_by, eventually, states
@@ -188,6 +190,34 @@ async def test_a_damaged_file_in_the_cache_is_fetched_again(
     file.write_bytes(b"x" * size)
     async with servers.serving() as api:
         assert await answered_by(api) == 1
+
+
+async def test_doctor_and_score_share_the_mirror(
+    publisher: Publisher,
+    bucket: Bucket,
+    s3: Proxy,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TORCHLANE_SOURCE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TORCHLANE_PORT", "0")
+    assert await asyncio.to_thread(doctor, ["--model-dir", bucket.url]) == 1
+    assert f"! nothing has been fetched from {bucket.url} yet" in capsys.readouterr().out
+    assert not (tmp_path / "cache").exists()
+    for name in ("m", "other"):
+        bucket.upload(publisher.publish(1, name))
+    (tmp_path / "rows.jsonl").write_text('{"input": [1, 2]}\n')
+    arguments = ["m", "rows.jsonl", "--model-dir", bucket.url, "--out", "scored"]
+    assert await asyncio.to_thread(score, [*arguments, "--devices", "cpu"]) == 0
+    assert not s3.got("other/1/script.pt")  # only what it needs
+    capsys.readouterr()
+    s3.fault = status(403)
+    assert await asyncio.to_thread(doctor, ["--model-dir", bucket.url]) == 0
+    report = capsys.readouterr().out
+    assert f"store: {bucket.url}, last seen" in report
+    assert "m/1: intact" in report
 
 
 async def test_several_servers_of_a_machine_look_once(

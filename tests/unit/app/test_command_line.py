@@ -64,6 +64,16 @@ def test_shared_cache_needs_its_extra_and_variable(
     assert "hunter2" not in told
 
 
+def test_a_store_needs_its_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("models.extras.find_spec", lambda name: None)
+    assert main(create, ["--model-dir", "s3://bucket/models"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("torchlane: --model-dir s3://bucket/models needs packages that are not")
+    assert told.endswith("(obstore): pip install 'torchlane[remote]'\n")
+
+
 def test_wrong_cache_option_is_named_before_anything_is_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
