@@ -18,7 +18,7 @@ def check_extras(settings: Settings) -> None:
         SettingsError: if the cache's URL has a wrong option.
     """
     if isinstance(settings.model_dir, StoreUrl):
-        check_store_extra(f"{PREFIX}MODEL_DIR={settings.model_dir}")
+        check_store_extra(f"{PREFIX}MODEL_DIR=", settings.model_dir)
     if settings.grpc_port is not None:
         check_extra(f"{PREFIX}GRPC_PORT={settings.grpc_port}", "grpc", GRPC_PACKAGES)
     if settings.cache_url is not None:  # not shown: it may contain a password

@@ -78,7 +78,7 @@ def destination(out: Place) -> Iterator[Destination]:
     if isinstance(out, Path):
         yield Destination(out)
         return
-    check_store_extra(f"--out {out}")
+    check_store_extra("--out ", out)
     with scratch_folder("torchlane-export-", Path(tempfile.gettempdir())) as folder:
         # In another process: large models are built in a fork of this one, which then must not
         # have the threads of the store's library.

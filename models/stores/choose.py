@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from models.stores.base import Store
 from models.stores.buckets import Bucket
+from models.stores.hub import HubRepository
 from models.stores.urls import StoreUrl
 from models.stores.web import WebFolder
+
+STORES: dict[str, type[Store]] = {"hf": HubRepository, "http": WebFolder, "https": WebFolder}
 
 
 def open_store(url: StoreUrl) -> Store:
@@ -14,4 +17,4 @@ def open_store(url: StoreUrl) -> Store:
     Raises:
         StoreError: if variables or files of the store's tools are wrong.
     """
-    return WebFolder(url) if url.scheme in ("http", "https") else Bucket(url)
+    return STORES.get(url.scheme, Bucket)(url)

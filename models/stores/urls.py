@@ -16,6 +16,7 @@ EXAMPLES = {
     "s3": "s3://bucket/models",
     "gs": "gs://bucket/models",
     "az": "az://container/models",
+    "hf": "hf://organization/repository@revision",
     "https": "https://example.com/models",
     "http": "http://127.0.0.1:8080/models",
 }
@@ -24,12 +25,15 @@ CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or the machine's role",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS, or the machine's service account",
     "az": "AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY, or the machine's identity",
+    "hf": "HF_TOKEN, or the token of `hf auth login`",
     "https": "a line for the host in ~/.netrc",
     "http": "a line for the host in ~/.netrc",
 }
 PACKAGES = ("obstore",)  # of the extra
+HUB_PACKAGES = (*PACKAGES, "huggingface_hub")
 # A bucket or container; of web servers a host, perhaps with a port.
 PLACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?")
+HUB_PATH = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(@[A-Za-z0-9][A-Za-z0-9._-]*)?")
 
 
 class NotAPlace(argparse.ArgumentTypeError, ValueError):
@@ -71,7 +75,7 @@ class StoreUrl:
             raise NotAPlace(f"{scheme}:// is not supported; use a folder, or {known}")
         if "@" in parts.netloc or parts.query or parts.fragment or "?" in text or "#" in text:
             raise NotAPlace(
-                f"a {scheme}:// URL has no login and no query here, because it is shown in logs; "
+                "the URL may have neither a login nor a query, because it is shown in logs; "
                 f"give credentials as {CREDENTIALS[scheme]}"
             )
         if PLACE.fullmatch(parts.netloc) is None:
@@ -79,6 +83,8 @@ class StoreUrl:
         path = unquote(parts.path).strip("/")
         if not path.isprintable() or {"", ".", ".."} & set(path.split("/") if path else ()):
             raise NotAPlace(f"its path is not plain; write it as in {EXAMPLES[scheme]}")
+        if scheme == "hf" and HUB_PATH.fullmatch(path) is None:
+            raise NotAPlace(f"it is no repository of the Hub; write it as in {EXAMPLES[scheme]}")
         return cls(scheme, parts.netloc, path)
 
 
@@ -115,10 +121,15 @@ def writable_place(value: str) -> Place:
     return found
 
 
-def check_store_extra(subject: str) -> None:
-    """Check that the packages for stores are installed.
+def check_store_extra(setting: str, url: StoreUrl) -> None:
+    """Check that the packages for a store are installed.
+
+    Args:
+        setting: what has the URL, with what separates them.
+        url: of the store.
 
     Raises:
         MissingExtra: if they are not.
     """
-    check_extra(subject, "remote", PACKAGES)
+    extra, packages = ("hub", HUB_PACKAGES) if url.scheme == "hf" else ("remote", PACKAGES)
+    check_extra(f"{setting}{url}", extra, packages)
