@@ -75,8 +75,6 @@ def main(create: Create | None = None, arguments: Sequence[str] | None = None) -
     if place is not None:
         obey_parent_alone(place.parent)
     try:
-        if "model_dir" not in flags:
-            platform.check_storage()
         settings = load_settings(os.environ, **chosen)
         check_extras(settings)
         if variables.traces_wanted(os.environ):
@@ -122,13 +120,14 @@ def _workers(settings: Settings) -> int:
     if __name__ != "__main__":  # imported by another program
         return 1
     # Not at the top: `--help` needs none of it, and it takes long.
+    from app.model_source import repository_of  # noqa: PLC0415
     from app.processes.worker_count import Served, choose  # noqa: PLC0415
     from app.serving.version_policy import VersionPolicy  # noqa: PLC0415
 
     layout = (settings.replicas_per_device, settings.cpu_threads)
     chosen = choose(
         Served(
-            settings.model_dir,
+            repository_of(settings).root,
             VersionPolicy.parse(settings.versions),
             settings.variant,
             settings.plan_precision,

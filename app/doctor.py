@@ -13,23 +13,26 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from app.api.ports import bound_socket
 from app.errors import TorchlaneError
+from app.extras import check_extras
+from app.model_source import repository_of
 from app.registry.repository import Repository
 from app.settings import PREFIX, Settings, SettingsError, load_settings
+from app.sources.repository import MirroredRepository
 from app.types import ModelId
 from models.command_lines import OneLineParser
 from models.distributions import installed_version, own_version
-from models.local_paths import local_path
+from models.extras import MissingExtra
 from models.processor import cpu_name
 from models.resources import memory_left_bytes, usable_cores
+from models.stores.urls import Place, place
 
 # Distributions whose versions explain most reports; extras install those after torch.
 DISTRIBUTIONS = (
     *("torch", "numpy", "fastapi", "uvicorn", "pydantic"),
-    *("onnxruntime", "openvino", "torchvision", "grpcio", "opentelemetry-sdk", "redis"),
+    *("onnxruntime", "openvino", "torchvision", "grpcio", "opentelemetry-sdk", "redis", "obstore"),
     *("tokenizers", "transformers", "soundfile", "pyarrow", "lightning", "locust"),
 )
 GIB = 1024**3
@@ -58,11 +61,11 @@ def parser() -> argparse.ArgumentParser:
         description="Print versions, processor, runtimes, compiler, settings, port and repository, "
         "as a bug report needs them. The exit code is 1 if something keeps a server from working.",
     )
-    top.add_argument("--model-dir", type=local_path, help="the repository (default: as set)")
+    top.add_argument("--model-dir", type=place, help="the repository (default: as set)")
     return top
 
 
-def _report(chosen: dict[str, Path]) -> Iterator[Line]:
+def _report(chosen: dict[str, Place]) -> Iterator[Line]:
     yield from _versions()
     yield from _machine()
     try:
@@ -76,7 +79,7 @@ def _report(chosen: dict[str, Path]) -> Iterator[Line]:
             shown = repr(str(value)) if field.repr else "(secret)"
             yield f"setting: {PREFIX}{name.upper()}={shown}", False
     yield _port(settings)
-    yield from _repository(settings.model_dir)
+    yield from _repository(settings)
 
 
 def _versions() -> Iterator[Line]:
@@ -129,14 +132,25 @@ def _answerer(settings: Settings, address: str, error: OSError) -> Line:
     return f"port: at {address} a server answers {answer.status} {text}", answer.status != 200
 
 
-def _repository(root: Path) -> Iterator[Line]:
-    """The artifacts, each opened as a server opens it, except that signatures are not checked."""
-    repository = Repository(root)
+def _repository(settings: Settings) -> Iterator[Line]:
+    """The artifacts, each opened as a server opens it, except that signatures are not checked.
+
+    Of a store, those that are on this machine: it is not asked.
+    """
+    try:
+        check_extras(settings)
+        repository = repository_of(settings)
+    except (MissingExtra, SettingsError) as error:
+        yield str(error), True
+        return
+    root = repository.root
     try:
         contents = repository.scan()
     except OSError as error:
         yield f"repository: {root.absolute()} cannot be read: {error.strerror}", True
         return
+    if isinstance(repository, MirroredRepository):
+        yield f"store: {settings.model_dir}, {repository.seen()}", False
     yield f"repository: {root.absolute()}", False
     for name, why in contents.unreadable.items():
         yield f"{name}: {why}", True

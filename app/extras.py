@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from app.settings import PREFIX, Settings, SettingsError
 from models.extras import check_extra
+from models.stores.urls import StoreUrl, check_store_extra
 
 GRPC_PACKAGES = ("grpc", "grpc_health", "grpc_reflection")
 REDIS_PACKAGES = ("redis", "hiredis")
@@ -16,6 +17,8 @@ def check_extras(settings: Settings) -> None:
         MissingExtra: if some are not.
         SettingsError: if the cache's URL has a wrong option.
     """
+    if isinstance(settings.model_dir, StoreUrl):
+        check_store_extra(f"{PREFIX}MODEL_DIR=", settings.model_dir)
     if settings.grpc_port is not None:
         check_extra(f"{PREFIX}GRPC_PORT={settings.grpc_port}", "grpc", GRPC_PACKAGES)
     if settings.cache_url is not None:  # not shown: it may contain a password

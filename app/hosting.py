@@ -13,12 +13,11 @@ from typing import NamedTuple
 SERVE = "serve"  # the argument with which SageMaker starts a container
 SAGEMAKER_MODELS = Path("/opt/ml/model")
 SAGEMAKER_PORT = "SAGEMAKER_BIND_TO_PORT"
-VERTEX_STORAGE = "AIP_STORAGE_URI"
 VERTEX = {
     "AIP_HTTP_PORT": "port",
     "AIP_HEALTH_ROUTE": "health_route",
     "AIP_PREDICT_ROUTE": "predict_route",
-    VERTEX_STORAGE: "model_dir",
+    "AIP_STORAGE_URI": "model_dir",  # gs://...
 }
 
 
@@ -34,20 +33,6 @@ class Hosted(NamedTuple):
     settings: dict[str, str]
     sources: dict[str, str]
     arguments: Sequence[str]
-
-    def check_storage(self) -> None:
-        """Check that the models of Vertex AI are in the container.
-
-        Raises:
-            ValueError: if they are in Cloud Storage, from where each container has to fetch them.
-        """
-        place = self.settings.get("model_dir", "")
-        if self.sources.get("model_dir") == VERTEX_STORAGE and place.startswith("gs://"):
-            raise ValueError(
-                f"{VERTEX_STORAGE}={place!r}: Vertex AI leaves it to the container to fetch a "
-                "model's artifacts, and this server reads only folders: put the models into the "
-                "image, and upload the model without an artifact URI (docs/platforms.md)"
-            )
 
 
 def hosted(

@@ -48,6 +48,7 @@ from app.engine.engine import Engine, EngineConfig
 from app.engine.replica import Replica, ReplicaState
 from app.metrics import Metrics
 from app.metrics.gauges import ServedModel
+from app.model_source import source_of
 from app.processes.descriptors import is_free_for_connection
 from app.processes.serving_process import calm_gc, end_process, give_memory_back
 from app.processes.shared_metrics import SharedMetrics
@@ -75,6 +76,7 @@ from app.serving.shadows import Shadows
 from app.serving.turn import Turn
 from app.serving.version_policy import VersionPolicy
 from app.settings import PREFIX, Settings, listed
+from app.sources.source import Source
 from app.telemetry import variables
 from app.telemetry.access_log import AccessLog
 from app.telemetry.tracing import Tracing
@@ -92,6 +94,7 @@ LOG = structlog.get_logger(__name__)
 # On one core this makes the p99 1.1 to 2.3 times shorter (ADR 12).
 BLOCK_S = 0.005
 MACHINE_CODE = "machine code takes less processor time: `make serve`, or a wheel for this platform"
+FIRST_LOOK_S = 5.0  # wait for models in a store, which decide how many replicas are best
 SEND_S = 3.0  # limit for sending the last spans, whose receiver may be unreachable
 MEMO_SHARE = 8  # the memo of repeated bodies gets an additional eighth of the cache's bytes
 
@@ -124,7 +127,7 @@ def create_app(
         share_of=partial(settings.share_of, processes=processes),
     )
     metrics.models_file_wrong.set_function(lambda: float(models.problem is not None))
-    repository = Repository(settings.model_dir, _trusted_keys(settings.trusted_keys))
+    repository, source = _repository(settings, metrics)
     policy = VersionPolicy.parse(settings.versions)
     trial = Trial(settings.default_model, policy, models.of)
     if make_backend is None:
@@ -191,6 +194,7 @@ def create_app(
         on_readiness=tell_parent,
         on_retired=give_memory_back,
         on_device_lost=partial(end_process, metrics.close),
+        source=source,
     )
     lifecycle = Lifecycle(repository, engine, pool, installer, loaded, keeping)
     _watch(metrics, replicas, lifecycle)
@@ -249,6 +253,18 @@ def create_app(
     surround(app, service)
     install_openapi(app, service)
     return app
+
+
+def _repository(settings: Settings, metrics: Metrics) -> tuple[Repository, Source | None]:
+    """The repository, and what keeps it as a store has it, if it is in one."""
+    verifier = _trusted_keys(settings.trusted_keys)
+    if isinstance(settings.model_dir, Path):
+        return Repository(settings.model_dir, verifier), None
+    source = source_of(settings, settings.model_dir, verifier)
+    source.start(FIRST_LOOK_S if settings.devices == "auto" else 0.0)
+    if settings.source_poll_s > 0:
+        metrics.source_age.set_function(source.age_s)
+    return source.repository, source
 
 
 def _pools(mode: Mode, service: Callable[[], Service]) -> PoolFactory | None:

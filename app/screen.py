@@ -59,6 +59,8 @@ COMMON = frozenset(
         "precision_not_there",
         "repository_empty",
         "repository_unreadable",
+        "source_not_seen",
+        "source_version_fetched",
         "weights_without_version",
     }
 )
@@ -103,6 +105,8 @@ class Screen:
             "not_ready": self._not_ready,
             "ready": self._is_ready,
             "repository_empty": lambda event: str(event["problem"]),
+            "source_not_seen": _source_not_seen,
+            "source_version_fetched": _fetched,
             "stopped": _stopped,
             "worker_loaded": self._worker_loaded,
         }
@@ -185,6 +189,15 @@ class Screen:
 def _model_not_loaded(event: Event) -> str:
     problem = str(event["problem"]).removeprefix(f"{event['model']}: ")
     return f"{_spoken(event)}: not loaded: {problem}"
+
+
+def _source_not_seen(event: Event) -> str:
+    return f"Warning: {event['url']} was not seen ({event['problem']}); served: {event['serves']}"
+
+
+def _fetched(event: Event) -> str:
+    mb = event["downloaded_bytes"] / 1e6
+    return f"{_spoken(event)}: fetched, {mb:,.1f} MB in {event['seconds']:.1f} s"
 
 
 def _spoken(event: Event) -> str:

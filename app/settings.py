@@ -30,6 +30,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from app.registry.model_settings import MODEL_NAME
 from models.choices import Precision, did_you_mean
 from models.local_paths import local_path
+from models.stores.urls import StoreUrl, place
 
 PREFIX = "TORCHLANE_"
 LOAD_TESTS = "TORCHLANE_LOAD_"  # their variables may be in the same environment
@@ -192,6 +193,12 @@ def _bytes_or_share(value: object) -> float:
     return number
 
 
+def _shown(given: object) -> object:
+    """A value for a message; of a URL that may have a password only the beginning."""
+    scheme, found, rest = str(given).partition("://")
+    return f"{scheme}://..." if found and set("@?#") & set(rest) else given
+
+
 LocalPath = Annotated[Path, BeforeValidator(local_path)]
 
 
@@ -219,12 +226,18 @@ class Settings(BaseSettings):
     """The port for the Open Inference Protocol over gRPC; unset: none. Needs torchlane[grpc]."""
     workers: Annotated[int | None, BeforeValidator(_number_or_auto)] = Field(None, ge=1, le=256)
     """Processes behind the port; unset or `auto`: one per core for small models, else one."""
-    model_dir: LocalPath = Path("artifacts")
-    """The repository: the folder that `torchlane export --out` wrote to."""
+    model_dir: Annotated[Path | StoreUrl, BeforeValidator(place)] = Path("artifacts")
+    """The repository: what `torchlane export --out` wrote to; a folder, or s3://bucket/models."""
     versions: Annotated[str, AfterValidator(_version_policy)] = "latest"
     """Versions to serve: `latest`, `latest:2`, `all`, `3,5`; for one model `digits=3;latest`."""
     reload_s: float = Field(5, ge=0, le=86_400, allow_inf_nan=False)
     """Seconds between two checks for new versions; 0: only on POST /admin/reload."""
+    source_poll_s: float = Field(30, ge=0, le=86_400, allow_inf_nan=False)
+    """Seconds between two looks at a store of models; 0: only on POST /admin/reload."""
+    source_cache: LocalPath | None = None
+    """Folder for files from stores, shared by servers; unset: torchlane in the user's cache."""
+    source_cache_bytes: ByteSize = Field(ByteSize(50 * 1024 * MIB), gt=0)
+    """Maximum bytes of that folder."""
     trusted_keys: LocalPath | None = None
     """Public keys, a PEM file or a folder of them: only artifacts signed by one are loaded."""
     load: Literal["all", "on-demand"] = "all"
@@ -356,6 +369,18 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
+    def _can_trust_models(self) -> Self:
+        url = self.model_dir
+        if isinstance(url, StoreUrl) and url.scheme == "http" and self.trusted_keys is None:
+            host = url.place.rpartition(":")[0] if url.place[-1].isdigit() else url.place
+            if not _is_loopback((host or url.place).strip("[]")):
+                raise ValueError(
+                    f"{PREFIX}MODEL_DIR={url}: models could be changed on their way: use https://, "
+                    f"or {PREFIX}TRUSTED_KEYS, which checks signatures"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _can_log_requests(self) -> Self:
         if self.access_log in ("sampled", "all") and self.log_level in QUIET:
             raise ValueError(
@@ -422,6 +447,6 @@ def load_settings(environment: Mapping[str, str], **chosen: Any) -> Settings:
                 continue
             name = str(each["loc"][0]).lower().removeprefix(PREFIX.lower())
             is_secret = name in Settings.model_fields and not Settings.model_fields[name].repr
-            given = "" if is_secret else f"={each['input']!r}"
+            given = "" if is_secret else f"={_shown(each['input'])!r}"
             lines.append(f"{PREFIX}{name.upper()}{given}: {problem}")
         raise SettingsError("\n".join(lines)) from error

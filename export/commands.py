@@ -19,6 +19,7 @@ from export.adoption import adopt
 from export.apart import apart, is_large
 from export.artifact import any_artifact
 from export.comparison import compare
+from export.destination import Destination, destination
 from export.errors import ExportError
 from export.handlers import command as handlers
 from export.pipeline import ExportJob, export, open_any_artifact
@@ -73,18 +74,22 @@ def run(
 
 
 def _export(args: argparse.Namespace, catalog: Mapping[str, Definition], console: Console) -> None:
-    if args.if_empty and (there := any_artifact(args.out)):
-        console.print(f"{escape(str(there))} exists; nothing to do", highlight=False)
-        return
-    _carry_out(lambda: _definition_job(args, catalog), args.checkpoint, args, console)
+    with destination(args.out) as target:
+        if args.if_empty and (there := any_artifact(target.folder)):
+            console.print(f"{escape(target.shown(there))} exists; nothing to do", highlight=False)
+            return
+        prepare = functools.partial(_definition_job, args, catalog, target.folder)
+        _carry_out(prepare, args.checkpoint, args, target, console)
 
 
-def _definition_job(args: argparse.Namespace, catalog: Mapping[str, Definition]) -> ExportJob:
+def _definition_job(
+    args: argparse.Namespace, catalog: Mapping[str, Definition], out: Path
+) -> ExportJob:
     """Return the job for a model of the catalog; imports its definition."""
     return ExportJob(
         model=args.model,
         definition=catalog[args.model],
-        out=args.out,
+        out=out,
         version=args.version,
         checkpoint=args.checkpoint,
         checkpoint_key=args.checkpoint_key,
@@ -109,10 +114,12 @@ def _train(args: argparse.Namespace, catalog: Mapping[str, Definition], console:
 
 
 def _adopt(args: argparse.Namespace, console: Console) -> None:
-    _carry_out(lambda: _adopt_job(args, console), args.file, args, console)
+    with destination(args.out) as target:
+        prepare = functools.partial(_adopt_job, args, target.folder, console)
+        _carry_out(prepare, args.file, args, target, console)
 
 
-def _adopt_job(args: argparse.Namespace, console: Console) -> ExportJob:
+def _adopt_job(args: argparse.Namespace, out: Path, console: Console) -> ExportJob:
     """Return the job for a model from elsewhere; print what was learned about it."""
     with console.status("Running the model on samples (at most a minute)"):  # on a terminal only
         adoption = adopt.adopt(args)
@@ -127,7 +134,7 @@ def _adopt_job(args: argparse.Namespace, console: Console) -> ExportJob:
     return ExportJob(
         model=adoption.name,
         definition=adoption.definition,
-        out=args.out,
+        out=out,
         version=args.version,
         proof=_proof(args),
         tuning=_tuning(args),
@@ -138,7 +145,7 @@ def _adopt_job(args: argparse.Namespace, console: Console) -> ExportJob:
 def _tune(args: argparse.Namespace, console: Console) -> None:
     with progress_on(console) as stage:
         artifact = tune_again(args.folder, _tuning(args), stage)
-    print_summary(console, artifact.manifest, artifact.folder)
+    print_summary(console, artifact.manifest, str(artifact.folder), artifact.folder.parent.parent)
     if os.path.lexists(args.folder / SIGNATURE_FILE):
         say(
             console,
@@ -170,7 +177,11 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, Console], None]] = {
 
 
 def _carry_out(
-    prepare: Callable[[], ExportJob], file: Path | None, args: argparse.Namespace, console: Console
+    prepare: Callable[[], ExportJob],
+    file: Path | None,
+    args: argparse.Namespace,
+    target: Destination,
+    console: Console,
 ) -> None:
     """Export a model: a large one, from its file or folder, in a process of its own."""
     with contextlib.ExitStack() as stack:
@@ -179,7 +190,8 @@ def _carry_out(
         else:
             work = functools.partial(export, prepare())
         artifact = work(stack.enter_context(progress_on(console)))
-    print_summary(console, artifact.manifest, artifact.folder, omits_left_out=True)
+    where = target.deliver(artifact.folder)
+    print_summary(console, artifact.manifest, where, args.out, omits_left_out=True)
 
 
 def _proof(args: argparse.Namespace) -> ProofOptions:

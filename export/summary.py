@@ -20,6 +20,7 @@ from export.timing.timings import plan_line
 from models.choices import Precision
 from models.manifest import Manifest
 from models.plan import DevicePlan
+from models.stores.urls import Place
 
 WORTH_IT = 1.05  # a lower speed-up is shown as 1.0x
 DEFAULT_OUT = Path("artifacts")  # a server's default
@@ -29,27 +30,33 @@ LONGEST = 160  # characters of a reason; the report has all of it
 
 
 def print_summary(
-    console: Console, manifest: Manifest, folder: Path, *, omits_left_out: bool = False
+    console: Console,
+    manifest: Manifest,
+    where: str,
+    out: Place,
+    *,
+    omits_left_out: bool = False,
 ) -> None:
     """Print what was written, which form serves which sizes, what was left out, how to serve it.
 
     Args:
         console: where to print.
         manifest: of the artifact.
-        folder: of the artifact.
+        where: the artifact is.
+        out: the repository that contains it.
         omits_left_out: whether to leave out the omitted variants, which the progress has listed.
     """
     console.print(plain(f"{manifest.model} version {manifest.version}"), style="bold")
-    for word, what in _rows(manifest, folder):
+    for word, what in _rows(manifest, where, out):
         if word == LEFT_OUT and omits_left_out:
             continue
         # The terminal wraps long lines itself, so that commands can be copied.
         console.print(Text(f"{word:<9} ", style="dim") + plain(what), soft_wrap=True)
 
 
-def _rows(manifest: Manifest, folder: Path) -> Iterator[tuple[str, str]]:
+def _rows(manifest: Manifest, where: str, out: Place) -> Iterator[tuple[str, str]]:
     size = sum(file.bytes for file in manifest.files.values())
-    yield "written", f"{folder}: {len(manifest.files)} files, {size:,} bytes"
+    yield "written", f"{where}: {len(manifest.files)} files, {size:,} bytes"
     inputs, outputs = (
         ", ".join(f"{each.name} {each.dtype}{list(each.shape)}" for each in specs)
         for specs in (manifest.inputs, manifest.outputs)
@@ -57,6 +64,7 @@ def _rows(manifest: Manifest, folder: Path) -> Iterator[tuple[str, str]]:
     yield "model", f"{inputs} -> {outputs}"
     yield from _proof_rows(manifest)
     program = _program()
+    folder = shlex.quote(where) if isinstance(out, Path) else "FOLDER"  # commands take a folder
     yield from _plan_rows(manifest, folder, program)
     variants: dict[str, list[str]] = {}  # by reason
     for each in manifest.left_out:
@@ -64,11 +72,9 @@ def _rows(manifest: Manifest, folder: Path) -> Iterator[tuple[str, str]]:
     for reason, names in variants.items():
         short = textwrap.shorten(reason, LONGEST, placeholder=" ...")
         yield LEFT_OUT, f"{', '.join(names)}: {short}"
-    yield (
-        "report",
-        f"{folder / REPORT_FILE}, and {program} show {shlex.quote(str(folder))}",
-    )
-    yield "serve it", _serve_command(folder.parent.parent, program)
+    show = f", and {program} show {folder}" if isinstance(out, Path) else ""
+    yield "report", f"{where}/{REPORT_FILE}{show}"
+    yield "serve it", _serve_command(out, program)
 
 
 def _proof_rows(manifest: Manifest) -> Iterator[tuple[str, str]]:
@@ -98,7 +104,7 @@ def _proof_rows(manifest: Manifest) -> Iterator[tuple[str, str]]:
         yield quality(manifest), f"{manifest.accuracy:.4f}{''.join(others)}"
 
 
-def _plan_rows(manifest: Manifest, folder: Path, program: str) -> Iterator[tuple[str, str]]:
+def _plan_rows(manifest: Manifest, folder: str, program: str) -> Iterator[tuple[str, str]]:
     plan = manifest.plan
     if plan is None:
         yield "serves", f"{next(iter(manifest.variants))}, batches of every size"
@@ -107,7 +113,7 @@ def _plan_rows(manifest: Manifest, folder: Path, program: str) -> Iterator[tuple
         steps = device.steps.get(plan.precision)
         line = plan_line(steps) if steps else "nothing"
         yield "serves", f"{plan.precision} on {device.processor.kind}: {line}"
-        if text := " ".join(load_lines(device, shlex.quote(str(folder)), program)):
+        if text := " ".join(load_lines(device, folder, program)):
             yield "busy", text
     others = {
         name: _faster(device, name, plan.precision)
@@ -140,7 +146,7 @@ def _best(device: DevicePlan, precision: Precision) -> dict[int, float]:
     return best
 
 
-def _serve_command(out: Path, program: str) -> str:
+def _serve_command(out: Place, program: str) -> str:
     """Return the command that serves a repository; in a checkout it uses machine code."""
     flags = "" if out == DEFAULT_OUT else f"--model-dir {shlex.quote(str(out))}"
     if Path.cwd() == CHECKOUT and (CHECKOUT / "Makefile").exists():

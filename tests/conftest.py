@@ -13,6 +13,7 @@ import hashlib
 import multiprocessing
 import signal
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +27,8 @@ import app
 
 if TYPE_CHECKING:
     import torch
+
+    from tests.s3 import Bucket, Proxy
 
 
 gc.disable()  # modules are no garbage, and it would look at them again and again
@@ -232,3 +235,31 @@ def repository(once: Once, trained_digits: Path) -> Path:
         assert export_main(["pairwise", *quick, "--out", str(out)], CATALOG) == 0
 
     return once("artifacts", export)
+
+
+@pytest.fixture(scope="session")
+def s3_port(once: Once, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The port of a real S3; tests make buckets of their own in it."""
+    from tests.s3 import s3_server
+
+    with s3_server(once, tmp_path_factory.mktemp("s3") / "log") as port:
+        yield port
+
+
+@pytest.fixture
+def s3(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """A proxy in front of that S3, which the tools of S3 use."""
+    from tests.s3 import environment_of, proxied
+
+    with proxied(s3_port) as proxy:
+        for name, value in environment_of(proxy).items():
+            monkeypatch.setenv(name, value)
+        yield proxy
+
+
+@pytest.fixture
+def bucket(s3_port: int) -> Bucket:
+    """An empty bucket."""
+    from tests.s3 import Bucket
+
+    return Bucket(s3_port, f"models-{uuid.uuid4().hex}")

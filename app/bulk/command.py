@@ -14,6 +14,7 @@ from models.command_lines import OneLineParser
 from models.extras import MissingExtra, check_extra
 from models.local_paths import local_path
 from models.quiet import DEPRECATIONS, ignore_warnings
+from models.stores.urls import place
 from models.streams import open_closed_streams
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
     add("--out", type=local_path, required=True, help="folder for the results, new or empty")
     add("--resume", action="store_true", help="resume the run in --out")
     add("--version", type=_positive, help="version of the model (default: the newest)")
-    add("--model-dir", type=local_path, help="the repository (default: artifacts)")
+    add("--model-dir", type=place, help="the repository, a folder or a URL (default: artifacts)")
     add("--devices", help="auto, cpu, cpu*2 or cuda:0,cuda:1 (default: auto)")
     add("--variant", help="the only variant to run (default: the artifact's plan)")
     add("--plan-precision", "--precision", help="the precision to compute in")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import io
 import os
@@ -27,10 +28,13 @@ from app.bulk.progress import Reporter, summary
 from app.bulk.sources.choose import folder_of, open_source
 from app.bulk.writing import ERRORS_FILE
 from app.errors import InvalidInput, TorchlaneError
+from app.extras import check_extras
+from app.model_source import source_of
 from app.registry.model_settings import ModelSettings
 from app.registry.repository import Repository
 from app.serving.version_policy import VersionPolicy
-from app.settings import Settings
+from app.settings import Settings, SettingsError
+from app.types import ModelId
 from models.distributions import installed_version
 from models.integrity import Verifier
 from models.plan import Step
@@ -194,7 +198,7 @@ def _inputs(options: argparse.Namespace) -> Inputs:
 def _model(
     options: argparse.Namespace, settings: Settings, earlier: state.EarlierRun | None
 ) -> Model:
-    repository = Repository(settings.model_dir, _trusted_keys(settings.trusted_keys))
+    repository = _repository(options, settings)
     policy = VersionPolicy.parse(settings.versions)
     artifact = open_artifact(repository, policy, options.model, options.version)
     batch: int | None = options.batch
@@ -214,7 +218,30 @@ def _model(
     from app.bulk.on_ray import ClusterModel, connect  # noqa: PLC0415
 
     connect(options.ray)
-    return ClusterModel(artifact, settings.model_dir, choices)
+    return ClusterModel(artifact, repository.root, choices)
+
+
+def _repository(options: argparse.Namespace, settings: Settings) -> Repository:
+    """The repository; from a store the model is fetched first, unless it is here already.
+
+    Raises:
+        UsageError: if keys or cache cannot be used, or a cluster would have to fetch the model.
+    """
+    verifier = _trusted_keys(settings.trusted_keys)
+    if isinstance(settings.model_dir, Path):
+        return Repository(settings.model_dir, verifier)
+    if options.ray is not None:
+        raise UsageError(
+            f"--ray needs the models in a folder that every node has, not in {settings.model_dir}"
+        )
+    check_extras(settings)
+    try:
+        source = source_of(settings, settings.model_dir, verifier, (options.model,))
+    except SettingsError as error:
+        raise UsageError(str(error)) from None
+    asked = [ModelId(options.model, options.version)] if options.version is not None else []
+    asyncio.run(source.fetch(asked))
+    return source.repository
 
 
 def _stages(job: BulkJob, model: Model, answers: Answers, top_k: int | None) -> Stages:

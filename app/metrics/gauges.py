@@ -163,6 +163,12 @@ class Gauges:
             (),
             "livemax",
         )
+        self.source_age = gauge(
+            "source_age_seconds",
+            "Seconds since the store of models was last seen whole; 0 with a folder of models.",
+            (),
+            "livemax",
+        )
         self.models_file_wrong = gauge(
             "models_file_wrong",
             "1 while the models file is invalid and its last valid content applies, else 0.",

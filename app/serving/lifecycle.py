@@ -25,6 +25,7 @@ from app.registry.loaded_models import (
 )
 from app.registry.readiness import Readiness, Requirements
 from app.registry.repository import Contents, Repository
+from app.serving.fetching import Source
 from app.serving.installer import Installer
 from app.serving.models_file import ModelsFile
 from app.serving.overrides import ALL, Override, Overrides
@@ -61,6 +62,7 @@ class LifecycleConfig:
         on_retired: called in a thread after versions are retired, to free their memory.
         on_device_lost: called when a device is lost to the whole process, after its items are
             settled.
+        source: brings versions into the repository; None: others do.
     """
 
     policy: VersionPolicy
@@ -74,6 +76,7 @@ class LifecycleConfig:
     on_readiness: Callable[[bool, bool], None]
     on_retired: Callable[[], None]
     on_device_lost: Callable[[DeviceLost], None]
+    source: Source | None = None
 
 
 class Lifecycle:
@@ -109,6 +112,7 @@ class Lifecycle:
         required = config.models.required if config.required is None else config.required
         self.requirements = Requirements(loaded, required)
         self._config = config
+        self._source = config.source
         self.device_lost = False
         self._stop_by: float | None = None  # moment of time.monotonic
         self.stop_begun = asyncio.Event()
@@ -182,6 +186,8 @@ class Lifecycle:
         await asyncio.gather(*working, return_exceptions=True)
         await self._installer.handlers.stop()
         await self._installer.on_demand.stop()
+        if self._source is not None:
+            await self._source.close()
         await self._pool.stop()
         patience_s = max(MIN_CLOSE_S, min(CLOSE_PATIENCE_S, self.stop_left_s()))
         closed = await asyncio.gather(*(each.close(patience_s) for each in self._replicas))
@@ -209,6 +215,8 @@ class Lifecycle:
         if self.stopping:
             return Readiness(False, ("the server is shutting down",))
         readiness = self.requirements.readiness(self.works)
+        if self._source is not None and not self.loaded.names:
+            readiness = Readiness(False, (self._source.why_empty(),))
         if self._settled or (self._config.required and self.requirements.name_any):
             return readiness
         return readiness.but(f"models are being loaded: {list_names(self.problems())}")
@@ -248,6 +256,7 @@ class Lifecycle:
 
     async def reload(self) -> Changes:
         """Check the repository now, and try failed versions again."""
+        await self._fetch()
         return await self._apply(self._config.overrides.reload())
 
     async def load(self, name: str, version: int | None = None) -> Changes:
@@ -257,6 +266,8 @@ class Lifecycle:
             ModelNotFound: if the repository has no such version.
             ModelNotReady: if the repository or the model's folder cannot be read.
         """
+        await self._need(self._config.overrides.now(), ModelId(name, version or ALL))
+        await self._fetch()
         await self._check_there(name, version)
         return await self._apply(self._config.overrides.load(ModelId(name, version or ALL)))
 
@@ -304,6 +315,9 @@ class Lifecycle:
     async def _run(self) -> None:
         overrides = self._config.overrides
         try:
+            await self._need(overrides.now())
+            if self._source is not None:
+                await self._source.first()
             await self._reconcile(overrides.now())
         except Exception as error:
             self._look_failed(error)
@@ -394,6 +408,7 @@ class Lifecycle:
                     if not self.stopping:
                         await self._rollout.bring_up(name, found.get(name, []), override, changes)
                         self._announce()
+        await self._need(override)
         self._rollout.check_handlers()
         self._rollout.check_weights()
         self._settle_failures(changes)
@@ -402,6 +417,25 @@ class Lifecycle:
         elif changes.loaded and self._settled:
             await in_thread(trim, _discard)
         return changes
+
+    async def _fetch(self) -> None:
+        """Bring the repository up to date, if it mirrors a store."""
+        if self._source is not None:
+            await self._source.refresh()
+
+    async def _need(self, override: Override, *also: ModelId) -> None:
+        """Tell the source whose files are needed in addition to the policy's."""
+        if self._source is None:
+            return
+        served = {model for name in self.loaded.names for model in self.loaded.versions(name)}
+        in_releases = {
+            ModelId(name, number)
+            for name, release in self._config.models.releases().items()
+            for number in (release.to, release.old)
+            if number is not None
+        }
+        needed = served | override.loaded | in_releases | {*also}
+        await self._source.need({model.plain for model in needed})
 
     def _settle_failures(self, changes: Changes) -> None:
         """Drop failures of versions that were loaded by another attempt of the same check."""

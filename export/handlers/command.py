@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from export.artifact import choose_version, digest_of, publish, staging_folder, write_file
+from export.destination import destination
 from export.errors import ExportError, UsageError
 from export.handlers.host import Answer, running
 from export.handlers.source import Declared, interpreter_of, read_source
@@ -140,46 +141,50 @@ def _export(
             _answer(path, host.ask(body, kind))
             for path, body, kind in zip(args.example, examples, kinds, strict=True)
         ]
-    version = choose_version(args.out / name, args.version)
-    with staging_folder(args.out, name) as staging:
-        write_file(staging / CODE_FILE, code)
-        golden = []
-        for index, (body, kind, answer) in enumerate(zip(examples, kinds, answers, strict=True)):
-            request, reply = f"request-{index}", f"answer-{index}"
-            write_file(staging / request, body)
-            write_file(staging / reply, answer.body)
-            golden.append(
-                HandlerExample(
-                    request=request,
-                    media_type=kind,
-                    answer=reply,
-                    status=answer.status,
-                    answer_type=answer.media_type,
+    with destination(args.out) as target:
+        version = choose_version(target.folder / name, args.version)
+        with staging_folder(target.folder, name) as staging:
+            write_file(staging / CODE_FILE, code)
+            golden = []
+            for index, (body, kind, answer) in enumerate(
+                zip(examples, kinds, answers, strict=True)
+            ):
+                request, reply = f"request-{index}", f"answer-{index}"
+                write_file(staging / request, body)
+                write_file(staging / reply, answer.body)
+                golden.append(
+                    HandlerExample(
+                        request=request,
+                        media_type=kind,
+                        answer=reply,
+                        status=answer.status,
+                        answer_type=answer.media_type,
+                    )
                 )
+            manifest = HandlerManifest(
+                schema_version=SCHEMA_VERSION,
+                kind="handler",
+                model=name,
+                version=version,
+                description=args.description or declared.description,
+                entry=declared.entry,
+                models=declared.models,
+                media_types=tuple(dict.fromkeys(kinds)),
+                request_schema=host.about.get("schema"),
+                streams=host.about.get("streams") is True,
+                inputs=declared_tensors(read_tensors(host.about.get("inputs", {}), "inputs")),
+                outputs=declared_tensors(read_tensors(host.about.get("outputs", {}), "outputs")),
+                limits=limits,
+                golden=tuple(golden),
+                python_version=interpreter.version,
+                packages=interpreter.packages,
+                files={path.name: digest_of(path) for path in sorted(staging.iterdir())},
+                created_at=dt.datetime.now(dt.UTC),
+                git_commit=git_commit(),
             )
-        manifest = HandlerManifest(
-            schema_version=SCHEMA_VERSION,
-            kind="handler",
-            model=name,
-            version=version,
-            description=args.description or declared.description,
-            entry=declared.entry,
-            models=declared.models,
-            media_types=tuple(dict.fromkeys(kinds)),
-            request_schema=host.about.get("schema"),
-            streams=host.about.get("streams") is True,
-            inputs=declared_tensors(read_tensors(host.about.get("inputs", {}), "inputs")),
-            outputs=declared_tensors(read_tensors(host.about.get("outputs", {}), "outputs")),
-            limits=limits,
-            golden=tuple(golden),
-            python_version=interpreter.version,
-            packages=interpreter.packages,
-            files={path.name: digest_of(path) for path in sorted(staging.iterdir())},
-            created_at=dt.datetime.now(dt.UTC),
-            git_commit=git_commit(),
-        )
-        folder = publish(staging, manifest)
-    show(console, manifest, folder)
+            folder = publish(staging, manifest)
+        where = target.deliver(folder)
+    show(console, manifest, where)
     flag = "" if args.out == Path("artifacts") else f" --model-dir {args.out}"
     say(console, f"serve it: torchlane serve --handlers on{flag}")
     if args.python != sys.executable:
@@ -187,9 +192,11 @@ def _export(
     return host.calls
 
 
-def show(console: Console, manifest: HandlerManifest, folder: Path, signature: str = "") -> None:
+def show(
+    console: Console, manifest: HandlerManifest, where: str | Path, signature: str = ""
+) -> None:
     """Print what a handler's artifact holds."""
-    say(console, f"{manifest.model} version {manifest.version}, a handler: {folder}")
+    say(console, f"{manifest.model} version {manifest.version}, a handler: {where}")
     for word, what in _rows(manifest, signature):
         say(console, f"{word:<9} {what}")
 

@@ -10,6 +10,7 @@ from typing import get_args
 from export import values
 from models.choices import MAX_BATCH, Precision
 from models.local_paths import local_path
+from models.stores.urls import writable_place
 
 # In a plan's order of preference; `export.variants.registry` has a maker for each.
 VARIANTS = (
@@ -98,10 +99,11 @@ def _add_variants(parser: argparse.ArgumentParser) -> None:
 def _add_out(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
-        type=local_path,
+        type=writable_place,
         default=Path("artifacts"),
-        metavar="FOLDER",
-        help="the repository to write to: FOLDER/MODEL/VERSION (default: artifacts)",
+        metavar="FOLDER|URL",
+        help="the repository to write to, a folder or a store such as s3://bucket/models: it gets "
+        "MODEL/VERSION (default: artifacts)",
     )
     parser.add_argument(
         "--version",

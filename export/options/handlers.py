@@ -8,6 +8,7 @@ from pathlib import Path
 
 from export import values
 from models.local_paths import local_path
+from models.stores.urls import writable_place
 
 DESCRIPTION = (
     "Create an artifact of a handler: your own Python around served models. It is run on the "
@@ -64,10 +65,11 @@ def add_handler(parser: argparse.ArgumentParser) -> None:
     _add_archive(parser)
     parser.add_argument(
         "--out",
-        type=local_path,
+        type=writable_place,
         default=Path("artifacts"),
-        metavar="FOLDER",
-        help="the repository to write to: FOLDER/NAME/VERSION (default: artifacts)",
+        metavar="FOLDER|URL",
+        help="the repository to write to, a folder or a store such as s3://bucket/models: it gets "
+        "NAME/VERSION (default: artifacts)",
     )
     parser.add_argument(
         "--version",

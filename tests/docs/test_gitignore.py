@@ -13,7 +13,7 @@ MADE = re.compile(
     r"(?<![->])>>? ?([\w.-]+)"  # redirected output
     r"|\bmkdir (?:-p )?(?!-)([\w.-]+)"
     r"|\b(?:keygen|adopt) ([\w./-]+)"
-    r"|--(?:key|labels|plot|html|csv|out|extra-files) ([\w.-][\w./-]*)"
+    r"|--(?:key|labels|plot|html|csv|out|extra-files) (?!\w+://)([\w.-][\w./-]*)"
     r"|_(?:KEYS_FILE|PASSWORD_FILE|MODELS_FILE)=(?:\./)?([\w./-]+)"
     r"|\bcp [\w-]+:\S+ ([\w.-]+)"
     r'|\.save\("(.+?)"\)'

@@ -117,7 +117,7 @@ def start_process(log_file: Path, module: str = "app", **settings: str) -> Proce
 
 @contextlib.contextmanager
 def running(
-    model_dir: Path, log_file: Path, module: str = "app", **settings: str
+    model_dir: Path | str, log_file: Path, module: str = "app", **settings: str
 ) -> Iterator[Server]:
     """A ready server; killed by its process id at the end if it still runs."""
     settings = {"host": "127.0.0.1", "port": str(free_port())} | settings

@@ -39,7 +39,7 @@ class Api:
 
 @contextlib.asynccontextmanager
 async def serving(
-    model_dir: Path,
+    model_dir: Path | str,
     *,
     wait_ready: bool = True,
     make_backend: BackendFactory | None = None,

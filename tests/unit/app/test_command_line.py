@@ -64,6 +64,16 @@ def test_shared_cache_needs_its_extra_and_variable(
     assert "hunter2" not in told
 
 
+def test_a_store_needs_its_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("models.extras.find_spec", lambda name: None)
+    assert main(create, ["--model-dir", "s3://bucket/models"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("torchlane: --model-dir s3://bucket/models needs packages that are not")
+    assert told.endswith("(obstore): pip install 'torchlane[remote]'\n")
+
+
 def test_wrong_cache_option_is_named_before_anything_is_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -199,16 +209,20 @@ def test_what_a_platform_says_is_above_variables_and_below_flags(
         assert capsys.readouterr().err == f"torchlane: 0.0.0.0 {port} /vertex\n"
     for name, value, message in (
         ("AIP_HTTP_PORT", "x", "AIP_HTTP_PORT='x': "),
-        ("AIP_STORAGE_URI", "s3://bucket", "AIP_STORAGE_URI='s3://bucket': s3:// is not supported"),
-        ("AIP_STORAGE_URI", "gs://bucket", "AIP_STORAGE_URI='gs://bucket': Vertex AI leaves it to"),
+        ("AIP_STORAGE_URI", "ftp://host", "AIP_STORAGE_URI='ftp://host': ftp:// is not supported"),
     ):
         with monkeypatch.context() as changed:
             changed.setenv(name, value)
             assert main(tell, []) == 2
         assert capsys.readouterr().err.startswith(f"torchlane: {message}")
-    monkeypatch.setenv("AIP_STORAGE_URI", "gs://bucket")
-    assert main(tell, ["--model-dir", "here"]) == 2
-    assert capsys.readouterr().err == "torchlane: 0.0.0.0 8081 /vertex\n"
+
+    def tell_place(settings: Settings, _: Worker | None) -> FastAPI:
+        raise Seen(str(settings.model_dir))
+
+    monkeypatch.setenv("AIP_STORAGE_URI", "gs://bucket/models")
+    for arguments, place in (([], "gs://bucket/models"), (["--model-dir", "s3://b"], "s3://b")):
+        assert main(tell_place, arguments) == 2
+        assert capsys.readouterr().err == f"torchlane: {place}\n"
 
 
 def test_ports_must_differ(capsys: pytest.CaptureFixture[str]) -> None:

@@ -151,3 +151,15 @@ def test_colors_are_for_what_failed_and_for_the_address() -> None:
 def test_the_age_of_a_process_grows() -> None:
     before = process_age_s()
     assert 0 <= before <= process_age_s() < 24 * 3600
+
+
+def test_what_comes_from_a_store_has_lines() -> None:
+    fetched = {"event": "source_version_fetched", "model": "digits/3"}
+    not_seen = {"event": "source_not_seen", "url": "s3://b/m", "problem": "s3://b/m: it is away"}
+    assert Seen().of(
+        fetched | {"downloaded_bytes": 12_345_678, "seconds": 0.84},
+        not_seen | {"serves": "what the cache has"},
+    ) == [
+        "digits 3: fetched, 12.3 MB in 0.8 s",
+        "Warning: s3://b/m was not seen (s3://b/m: it is away); served: what the cache has",
+    ]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.settings import OPEN_WHERE_UNSET, PREFIX, Settings, SettingsError, load_settings
+from models.stores.urls import StoreUrl
 
 MIB = 1024 * 1024
 
@@ -33,6 +34,11 @@ def load() -> Settings:
         ("MODEL_MEMORY", "0.5", 0.5),
         ("MODEL_MEMORY", "2GiB", 2 << 30),
         ("WORKERS", "auto", None),
+        ("MODEL_DIR", "s3://bucket/models/", StoreUrl("s3", "bucket", "models")),
+        ("MODEL_DIR", "hf://shop/models@v1.2", StoreUrl("hf", "shop", "models@v1.2")),
+        ("MODEL_DIR", "https://models.example:8443", StoreUrl("https", "models.example:8443")),
+        ("MODEL_DIR", "http://127.0.0.1:8080/a b", StoreUrl("http", "127.0.0.1:8080", "a b")),
+        ("MODEL_DIR", "http://[::1]:8080/m", StoreUrl("http", "[::1]:8080", "m")),
         ("REQUIRED_MODELS", "digits, mine", "digits, mine"),
         (
             "PREDICT_ROUTE",
@@ -115,7 +121,10 @@ class TestEmptyGuards:
         ("PREDICT_ROUTE", "predict", "not a path, such as"),
         ("HEALTH_ROUTE", "/a{b}", "not a path, such as"),
         ("PORT", "http", "valid integer"),
-        ("MODEL_DIR", "s3://bucket/models", "s3:// is not supported, only local paths are"),
+        ("MODEL_DIR", "ftp://host/m", "ftp:// is not supported; use a folder, or s3://"),
+        ("MODEL_DIR", "s3://", "it names no place; write it as in s3://bucket/models"),
+        ("MODEL_DIR", "s3://bucket/a/../b", "its path is not plain"),
+        ("MODEL_DIR", "hf://shop", "it is no repository of the Hub; write it as in hf://"),
         ("API_KEYS_FILE", "file:///keys", "file:// is not supported, only local paths are"),
         ("WORKERS", "many", "use auto or a number from 1 to 256"),
         ("MODEL_MEMORY", "80%", "must be a share from 0 to 1, or at least 1048576 bytes"),
@@ -256,3 +265,23 @@ def test_a_second_cache_needs_the_first(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_entries_of_keys_are_not_shown() -> None:
     assert "sha256" not in repr(Settings(api_keys="a predict sha256:00", _env_file=None))
+
+
+@pytest.mark.parametrize(
+    "text", ["s3://key:secret@bucket/models", "https://a.example/m?sig=secret"]
+)
+def test_a_secret_in_a_url_is_refused_and_not_shown(
+    monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("TORCHLANE_MODEL_DIR", text)
+    with pytest.raises(SettingsError, match="may have neither a login nor a query") as caught:
+        load()
+    assert "secret" not in str(caught.value)
+
+
+def test_models_over_plain_http_need_signatures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHLANE_MODEL_DIR", "http://192.0.2.1/models")
+    with pytest.raises(SettingsError, match="http://192.0.2.1/models: models could be changed"):
+        load()
+    monkeypatch.setenv("TORCHLANE_TRUSTED_KEYS", "keys")
+    assert load().model_dir == StoreUrl("http", "192.0.2.1", "models")

@@ -32,7 +32,7 @@ LONG = "the model " + "has a very long reason " * 20
 
 def printed(manifest: Manifest, folder: str = "artifacts/tiny/3") -> list[str]:
     out = io.StringIO()
-    print_summary(Console(file=out, width=80), manifest, Path(folder))
+    print_summary(Console(file=out, width=80), manifest, folder, Path(folder).parent.parent)
     return out.getvalue().splitlines()
 
 

@@ -1,0 +1,75 @@
+"""Where the models are, as the settings say: in a folder, or in a store with a mirror here."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from app.registry.repository import Repository
+from app.serving.version_policy import VersionPolicy, Wanted
+from app.settings import PREFIX, Settings, SettingsError
+from app.sources.mirror import Mirror
+from app.sources.repository import MirroredRepository
+from app.sources.source import Source, SourceConfig
+from models.integrity import Verifier
+from models.stores.urls import StoreUrl
+
+
+def repository_of(settings: Settings) -> Repository:
+    """What is on this machine now; signatures are not checked, and no store is asked."""
+    if not isinstance(settings.model_dir, StoreUrl):
+        return Repository(settings.model_dir)
+    mirror = Mirror(cache_of(settings), settings.model_dir, _keys_of(settings))
+    return MirroredRepository(mirror, None)
+
+
+def source_of(
+    settings: Settings,
+    url: StoreUrl,
+    verifier: Verifier | None,
+    models: tuple[str, ...] | None = None,
+) -> Source:
+    """What keeps the mirror of a store.
+
+    Args:
+        settings: all settings.
+        url: the store, which is their `model_dir`.
+        verifier: checks signatures; None: they are not checked.
+        models: the only models that are wanted; None: all.
+
+    Raises:
+        SettingsError: if the cache cannot be written.
+    """
+    config = SourceConfig(
+        url=url,
+        cache=cache_of(settings),
+        cache_bytes=settings.source_cache_bytes,
+        cache_setting=f"{PREFIX}SOURCE_CACHE_BYTES",
+        poll_s=settings.source_poll_s,
+        policy=settings.versions,
+        models=models,
+        keys=_keys_of(settings),
+    )
+    try:
+        return Source(config, verifier, _select)
+    except OSError as error:
+        raise SettingsError(
+            f"{PREFIX}SOURCE_CACHE={str(config.cache)!r}: files from {url} cannot be kept there: "
+            f"{error.strerror}; choose a folder that this user can write to"
+        ) from None
+
+
+def cache_of(settings: Settings) -> Path:
+    """The folder of files from stores."""
+    if settings.source_cache is not None:
+        return settings.source_cache.absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torchlane"
+
+
+def _keys_of(settings: Settings) -> str:
+    """Servers with other keys have another mirror, of what those allow."""
+    return "" if settings.trusted_keys is None else str(settings.trusted_keys.absolute())
+
+
+def _select(policy: str, name: str, numbers: list[int]) -> Wanted:
+    return VersionPolicy.parse(policy).wanted(name, numbers)

@@ -1,0 +1,365 @@
+"""One look at a store after the other: what it has, and what of it the mirror gets and loses."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum, auto
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import structlog
+
+from app.sources.cache import Cache, NoRoom, is_full, remove_folder
+from app.sources.download import Damaged, Download
+from app.sources.listing import Listed, Listing, listing_of
+from app.sources.mirror import Mirror
+from app.sources.state import MirroredVersion, State
+from app.sources.wants import Wants, wants_of_all
+from app.types import ModelId
+from models.integrity import MAX_SMALL_BYTES, IntegrityError, Verifier, read_any_artifact
+from models.manifest import (
+    DIGEST_FILE,
+    MANIFEST_FILE,
+    MAX_MANIFEST_BYTES,
+    SIGNATURE_FILE,
+    FileDigest,
+)
+from models.scratch import scratch_folder
+from models.stores.base import Content, Store
+from models.stores.errors import Missing, StoreError, TooLarge
+
+LOG = structlog.get_logger(__name__)
+GONE_AFTER = 2  # successful listings in a row without a version
+QUICK_TRIES = 3  # of a version that is refused, at following looks; later ones are rarer
+LONGEST_WAIT_S = 3600.0
+OWN_FILES = frozenset({MANIFEST_FILE, DIGEST_FILE, SIGNATURE_FILE})
+
+
+class Wanted(Protocol):
+    """See `app.serving.version_policy.Wanted`."""
+
+    @property
+    def candidates(self) -> tuple[int, ...]: ...
+    @property
+    def most(self) -> int: ...
+
+
+# (policy, model, its versions, newest first) -> the versions that the policy serves.
+Select = Callable[[str, str, list[int]], Wanted]
+
+
+class Refused(Exception):
+    """A version cannot be mirrored as it is; the message says why."""
+
+
+class _Outcome(Enum):
+    THERE = auto()
+    REFUSED = auto()  # as it is: the next older one may take its place
+    LATER = auto()  # the store does not answer: nothing takes its place
+
+
+class _Try(NamedTuple):
+    """A version that was refused: in which state, how often, and when it is tried again."""
+
+    listed: Listed
+    times: int
+    again_at: float
+
+
+class Looking:
+    """Keeps one mirror; only the process that holds its lock has one.
+
+    Args:
+        store: the source.
+        mirror: its mirror.
+        cache: contains the files.
+        verifier: checks signatures before anything else is read; None: nothing is checked.
+        select: applies a version policy.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        mirror: Mirror,
+        cache: Cache,
+        verifier: Verifier | None,
+        select: Select,
+    ) -> None:
+        self._store = store
+        self._mirror = mirror
+        self._cache = cache
+        self._verifier = verifier
+        self._select = select
+        self._state = State()
+        self._wants: list[Wants] = []
+        self._tries: dict[ModelId, _Try] = {}
+        self._ignored: frozenset[str] = frozenset()
+
+    async def look(self, ticket: int) -> State:
+        """Look at the store once, and bring what is wanted.
+
+        Args:
+            ticket: the latest request that this look answers; a new one tries all again.
+
+        Returns:
+            the new state, which is also in the mirror.
+
+        Raises:
+            OSError: if the mirror cannot be read or written.
+        """
+        before = self._mirror.state.read()
+        self._state = state = before.model_copy(deep=True, update={"url": str(self._store.url)})
+        state.looked_at, state.problem = time.time(), None
+        if ticket > before.ticket:
+            self._tries.clear()
+        state.ticket = ticket
+        self._wants = list(wants_of_all(self._mirror.wants))
+        self._drop_damaged()
+        try:
+            listing = await listing_of(self._store)
+            self._check_not_empty(listing)
+            self._log_ignored(listing)
+            self._forget_gone(listing)
+            for name, numbers in listing.numbers().items():
+                await self._bring_model(name, numbers, listing)
+        except StoreError as error:
+            state.problem = str(error)
+        if state.problem is None:
+            state.succeeded_at = state.looked_at
+            self._clear_partials()
+        self._mirror.state.write(state)
+        return state
+
+    def _check_not_empty(self, listing: Listing) -> None:
+        if not listing.versions and self._state.versions:
+            raise StoreError(
+                f"{self._store.url} is suddenly empty: the versions that it had are kept"
+            )
+
+    def _log_ignored(self, listing: Listing) -> None:
+        if new := sorted(listing.ignored - self._ignored):
+            LOG.warning("source_folders_ignored", names=", ".join(new[:10]), count=len(new))
+        self._ignored = listing.ignored
+
+    # What leaves the mirror.
+
+    def _forget_gone(self, listing: Listing) -> None:
+        """Remove the versions that several listings in a row have lacked."""
+        state, listed = self._state, {str(model) for model in listing.versions}
+        for key in [each for each in state.refused if each not in listed]:
+            del state.refused[key]
+        for key, version in list(state.versions.items()):
+            version.missing = 0 if key in listed else version.missing + 1
+            if version.missing >= GONE_AFTER:
+                self._remove(key)
+                LOG.info("source_version_removed", model=key)
+
+    def _remove(self, key: str) -> None:
+        remove_folder(self._mirror.repository / key)
+        self._state.versions.pop(key, None)
+        self._state.changed.pop(key, None)
+
+    def _drop_damaged(self) -> None:
+        """Remove mirrored versions in which a server has found damaged files, and these files."""
+        for report in list(self._mirror.damaged.iterdir()):
+            key = report.name.replace(",", "/")
+            folder = self._mirror.repository / key
+            if key in self._state.versions:
+                with contextlib.suppress(OSError, IntegrityError):
+                    files = read_any_artifact(folder, whole=False).manifest.files
+                    for name, file in files.items():
+                        with (folder / name).open("rb") as opened:
+                            found = hashlib.file_digest(opened, "sha256").hexdigest()
+                        if found != file.sha256:
+                            self._cache.drop(file)
+                self._remove(key)
+                LOG.warning("source_version_damaged", model=key)
+            report.unlink(missing_ok=True)
+
+    def _make_room(self, coming: ModelId, files: Mapping[str, FileDigest]) -> None:
+        """Make room for a version; evicts others that nobody wants once it has come.
+
+        Raises:
+            NoRoom: if it does not fit beside what is wanted.
+        """
+        there, wanted = [*self._state.versions, str(coming)], {str(coming)}
+        for wants in self._wants:
+            wanted |= wants.versions
+            for name, numbers in _by_model(there).items():
+                found = self._select(wants.policy, name, numbers)
+                wanted |= {f"{name}/{number}" for number in found.candidates[: found.most]}
+        oldest_first = sorted(
+            self._state.versions.keys() - wanted, key=lambda key: int(key.rpartition("/")[2])
+        )
+        droppable = {self._mirror.repository / key: key for key in oldest_first}
+        for folder in self._cache.make_room(files, self._mirror.partials, list(droppable)):
+            del self._state.versions[droppable[folder]]
+            LOG.info("source_version_evicted", model=droppable[folder])
+
+    def _clear_partials(self) -> None:
+        for partial in self._mirror.partials.iterdir():
+            partial.unlink(missing_ok=True)
+
+    # What comes into it.
+
+    async def _bring_model(self, name: str, numbers: list[int], listing: Listing) -> None:
+        """Bring the versions of a model that any process wants."""
+        for wants in self._wants:
+            if wants.models is not None and name not in wants.models:
+                continue
+            wanted, good = self._select(wants.policy, name, numbers), 0
+            for number in wanted.candidates:
+                if good >= wanted.most or number not in numbers:
+                    continue
+                outcome = await self._bring(ModelId(name, number), listing)
+                good += outcome is _Outcome.THERE
+                if outcome is _Outcome.LATER:
+                    break
+        for number in numbers:
+            if any(f"{name}/{number}" in wants.versions for wants in self._wants):
+                await self._bring(ModelId(name, number), listing)
+
+    async def _bring(self, model: ModelId, listing: Listing) -> _Outcome:
+        """Bring a version, unless it is there; record why not."""
+        key, listed = str(model), listing.versions[model]
+        tried = self._tries.get(model)
+        if tried is not None and tried.listed == listed and time.monotonic() < tried.again_at:
+            return _Outcome.REFUSED
+        outcome = _Outcome.THERE
+        try:
+            await self._bring_now(model, listed)
+        except (Refused, Damaged, NoRoom, IntegrityError, Missing, TooLarge) as error:
+            reason, outcome = str(error), _Outcome.REFUSED
+            if not isinstance(error, Missing):  # which may be coming, and costs little to ask
+                self._defer(model, listed, tried)
+        except StoreError as error:
+            reason, outcome = str(error), _Outcome.LATER
+            self._state.problem = self._state.problem or reason
+        except OSError as error:
+            if not is_full(error):
+                raise
+            reason, outcome = "the disk of the cache is full", _Outcome.REFUSED
+        if outcome is _Outcome.THERE:
+            self._tries.pop(model, None)
+            self._state.refused.pop(key, None)
+        elif self._state.refused.get(key) != reason and key not in self._state.versions:
+            self._state.refused[key] = reason
+            LOG.error("source_version_refused", model=key, problem=reason)
+        return outcome
+
+    def _defer(self, model: ModelId, listed: Listed, tried: _Try | None) -> None:
+        """Try a version again at the next looks, and less and less often if that does not help."""
+        times = tried.times + 1 if tried is not None and tried.listed == listed else 1
+        wait_s = 0.0 if times < QUICK_TRIES else min(30.0 * 2 ** (times - 2), LONGEST_WAIT_S)
+        self._tries[model] = _Try(listed, times, time.monotonic() + wait_s)
+
+    async def _bring_now(self, model: ModelId, listed: Listed) -> None:
+        """Bring a version, unless it is there.
+
+        Raises:
+            Refused, Damaged, NoRoom, IntegrityError, Missing, TooLarge: if it is not as it must be.
+            StoreError: if the store does not answer.
+            OSError: if the mirror cannot be written.
+        """
+        key, state = str(model), self._state
+        known = state.versions.get(key)
+        if known is not None and not self._mirror.path_of(model).is_dir():
+            del state.versions[key]  # somebody removed it
+            known = None
+        if known is None or listed.etag is None or known.etag != listed.etag:
+            name, etag = f"{key}/{MANIFEST_FILE}", known.etag if known is not None else None
+            content = await self._store.read_unless(name, MAX_MANIFEST_BYTES, etag)
+            if content is not None:
+                known = await self._take(model, content, listed, known)
+        if known is not None and known.signature != listed.signature:
+            await self._bring_signature(self._mirror.path_of(model), key)
+            known.signature = listed.signature
+
+    async def _take(
+        self, model: ModelId, content: Content, listed: Listed, known: MirroredVersion | None
+    ) -> MirroredVersion | None:
+        """Bring a version with a manifest that may be new; returns it if only its ETag was."""
+        key, state = str(model), self._state
+        digest = hashlib.sha256(content.data).hexdigest()
+        etag = listed.etag or content.etag
+        if known is not None and known.digest == digest:
+            known.etag = etag
+            state.changed.pop(key, None)
+            return known
+        if known is not None and self._is_used(key):
+            state.changed[key] = digest  # a served version is its digest
+            return None
+        version = MirroredVersion(digest=digest, etag=etag, signature=listed.signature)
+        await self._fetch(model, content.data, version)
+        return None
+
+    def _is_used(self, key: str) -> bool:
+        return any(key in wants.versions for wants in self._wants)
+
+    async def _fetch(self, model: ModelId, manifest: bytes, version: MirroredVersion) -> None:
+        """Bring all files of a version; it appears in the mirror in one step."""
+        began, key = time.monotonic(), str(model)
+        with scratch_folder(".fetch-", self._mirror.folder) as staging:
+            (staging / MANIFEST_FILE).write_bytes(manifest)
+            digest_line = await self._store.read(f"{key}/{DIGEST_FILE}", MAX_SMALL_BYTES)
+            (staging / DIGEST_FILE).write_bytes(digest_line.data)
+            await self._bring_signature(staging, key)
+            files = self._check(model, staging)
+            self._make_room(model, files)
+            download = Download(self._store, self._cache, self._mirror.partials)
+            await download.bring(key, files)
+            for name, file in files.items():
+                self._cache.link(file, staging / name)
+            staging.chmod(0o755)
+            self._publish(model, staging)
+        self._state.versions[key] = version
+        self._state.changed.pop(key, None)
+        LOG.info(
+            "source_version_fetched",
+            model=key,
+            downloaded_bytes=download.nbytes,
+            seconds=round(time.monotonic() - began, 1),
+        )
+
+    def _check(self, model: ModelId, staging: Path) -> Mapping[str, FileDigest]:
+        """The files that a manifest names, once its signature, digest and content are right."""
+        manifest = read_any_artifact(staging, verifier=self._verifier, whole=False).manifest
+        if (manifest.model, manifest.version) != (model.name, model.version):
+            raise Refused(
+                f"{MANIFEST_FILE} belongs to {manifest.model}/{manifest.version}; the folder in "
+                "the store was copied or renamed"
+            )
+        if own := sorted(OWN_FILES & manifest.files.keys()):
+            raise Refused(f"{MANIFEST_FILE} names {own[0]} as a file of the model")
+        return manifest.files
+
+    async def _bring_signature(self, folder: Path, key: str) -> None:
+        """Write the signature into a version's folder, if the store has one; else remove it."""
+        file = folder / SIGNATURE_FILE
+        try:
+            content = await self._store.read(f"{key}/{SIGNATURE_FILE}", MAX_SMALL_BYTES)
+        except Missing:
+            file.unlink(missing_ok=True)
+            return
+        new = folder / f".{SIGNATURE_FILE}.tmp"
+        new.write_bytes(content.data)
+        new.replace(file)
+
+    def _publish(self, model: ModelId, staging: Path) -> None:
+        target = self._mirror.path_of(model)
+        target.parent.mkdir(exist_ok=True)
+        remove_folder(target)  # of a version that nobody uses
+        target.parent.mkdir(exist_ok=True)
+        staging.rename(target)
+
+
+def _by_model(keys: Iterable[str]) -> dict[str, list[int]]:
+    """Version numbers of each model, newest first."""
+    found: dict[str, list[int]] = {}
+    for key in keys:
+        name, _, number = key.rpartition("/")
+        found.setdefault(name, []).append(int(number))
+    return {name: sorted(numbers, reverse=True) for name, numbers in found.items()}

@@ -1,0 +1,114 @@
+"""A mirror of a store's repository on this machine: its folders, its lock, requests for a look."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from app.sources.state import StateFile
+from app.types import ModelId
+from models.stores.urls import StoreUrl
+
+LOCK_FILE, TICKET_FILE = "lock", "ticket"
+MIRRORS = "mirrors"  # folder in a cache
+
+
+class Mirror:
+    """Paths of one mirror; the process that holds the lock writes, all others only read.
+
+    Args:
+        cache: the folder of the cache.
+        url: of the repository in the store.
+        keys: identifies the trusted keys: a mirror has only what they allow.
+    """
+
+    def __init__(self, cache: Path, url: StoreUrl, keys: str = "") -> None:
+        self.url = url
+        name = hashlib.sha256(f"{url}\n{keys}".encode()).hexdigest()[:24]
+        self.folder = cache / MIRRORS / name
+        self.repository = self.folder / "repository"
+        self.partials = self.folder / "partial"
+        self.wants = self.folder / "wants"
+        self.damaged = self.folder / "damaged"
+        self.state = StateFile(self.folder)
+
+    def create(self) -> None:
+        """Create the folders.
+
+        Raises:
+            OSError: if that is impossible.
+        """
+        for each in (self.repository, self.partials, self.wants, self.damaged):
+            each.mkdir(parents=True, exist_ok=True)
+
+    def path_of(self, model: ModelId) -> Path:
+        """The folder of a version."""
+        return self.repository / model.name / str(model.version)
+
+    def report_damaged(self, model: ModelId) -> None:
+        """Have a version fetched again whose files are not as they came."""
+        with contextlib.suppress(OSError):
+            (self.damaged / str(model).replace("/", ",")).touch()
+
+    def has_versions(self) -> bool:
+        """Whether any version is there."""
+        return any(self.repository.glob("*/[1-9]*"))
+
+    def lock(self) -> int | None:
+        """Become the process that keeps the mirror; None: another one is.
+
+        Returns:
+            A descriptor, which holds the lock until it is closed or the process ends.
+
+        Raises:
+            OSError: if the file cannot be opened.
+        """
+        descriptor = os.open(self.folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        return descriptor
+
+    def ask(self) -> int:
+        """Request a look at the store.
+
+        Returns:
+            The ticket: the look has ended once the state has it or a later one.
+
+        Raises:
+            OSError: if the request cannot be written.
+        """
+        with self._ticket(fcntl.LOCK_EX) as descriptor:
+            ticket = self._read_ticket(descriptor) + 1
+            os.pwrite(descriptor, f"{ticket:20}".encode(), 0)
+            return ticket
+
+    def asked(self) -> int:
+        """The latest ticket.
+
+        Raises:
+            OSError: if it cannot be read.
+        """
+        with self._ticket(fcntl.LOCK_SH) as descriptor:
+            return self._read_ticket(descriptor)
+
+    @contextlib.contextmanager
+    def _ticket(self, how: int) -> Iterator[int]:
+        file = self.folder / TICKET_FILE
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, how)
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    @staticmethod
+    def _read_ticket(descriptor: int) -> int:
+        text = os.pread(descriptor, 20, 0).strip()
+        return int(text) if text.isdigit() else 0

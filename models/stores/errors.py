@@ -1,0 +1,68 @@
+"""Errors of stores, as sentences without secrets.
+
+Libraries put addresses and a store's answers into their errors, which may contain tokens. So only
+words of a closed list are taken from them.
+"""
+
+from __future__ import annotations
+
+import re
+
+from models.stores.urls import CREDENTIALS, StoreUrl
+
+# Of messages of object_store 0.13, which obstore passes on.
+STATUS = re.compile(r"status code: ([0-9]{3}(?: [A-Za-z]+){0,4})")
+CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
+DENIED = ("ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "TokenRefreshRequired")
+# In this order: the first words that are found say most.
+REASONS = {
+    "Range request not supported": "the server answers no range requests, which large files need",
+    "dns error": "its name cannot be resolved",
+    "certificate": "its certificate is not trusted",
+    "Connection refused": "the connection was refused",
+    "onnection reset": "the connection broke",
+    "kind: Interrupted": "the connection broke",
+    "UnexpectedEof": "the connection broke",
+    "IncompleteMessage": "the connection broke",
+    "kind: Timeout": "it took too long",
+    "TimedOut": "it took too long",
+    "kind: Connect": "no connection is possible",
+    "kind: Decode": "its answer is malformed",
+    "InvalidListResponse": "its answer is malformed",
+    "kind: Request": "the request failed",
+    "BareRedirect": "the bucket is in another region: set AWS_REGION",
+    "MissingAccount": "set AZURE_STORAGE_ACCOUNT_NAME",
+}
+LOGIN = re.compile("credential|metadata|token|key file|oauth", re.IGNORECASE)
+
+
+class StoreError(Exception):
+    """The store cannot be used now."""
+
+
+class Missing(StoreError):
+    """There is no such file in the store."""
+
+
+class Exists(StoreError):
+    """There is such a file already."""
+
+
+class TooLarge(StoreError):
+    """A file, or the listing, is larger than what is read."""
+
+
+def reason_of(error: Exception, url: StoreUrl) -> str:
+    """What a library's error says, without what may be secret in it."""
+    text = str(error)
+    status, code = STATUS.search(text), CODE.search(text)
+    if status is not None:
+        said = f"the store answers {status[1]}" + (f", {code[1]}" if code else "")
+        is_denied = status[1][:3] in ("401", "403") or (code is not None and code[1] in DENIED)
+        return f"{said}; it takes {CREDENTIALS[url.scheme]}" if is_denied else said
+    for word, reason in REASONS.items():
+        if word in text:
+            return reason
+    if LOGIN.search(text):
+        return f"no credentials are found; it takes {CREDENTIALS[url.scheme]}"
+    return f"it cannot be used ({type(error).__name__})"

@@ -1,0 +1,71 @@
+"""A repository in a model repository of the Hugging Face Hub, which can only be read."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from itertools import islice
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from models.stores.base import Entry, Store, client_options, retries
+from models.stores.errors import StoreError, TooLarge
+from models.stores.urls import CREDENTIALS
+
+if TYPE_CHECKING:
+    from obstore.store import HTTPStore
+
+ENDPOINT = "https://huggingface.co"
+
+
+class HubRepository(Store):
+    """See `Store`; files are listed by the Hub's own library, and read over HTTP."""
+
+    def _opened(self) -> HTTPStore:
+        # Not at the top: extras.
+        from huggingface_hub import get_token  # noqa: PLC0415
+        from obstore.store import HTTPStore  # noqa: PLC0415
+
+        name, _, revision = self.url.path.partition("@")
+        self._id, self._revision = f"{self.url.place}/{name}", revision or "main"
+        self._endpoint = os.environ.get("HF_ENDPOINT", ENDPOINT).rstrip("/")
+        options = client_options()
+        options["allow_http"] = self._endpoint.startswith("http://")
+        if (token := get_token()) is not None:
+            options["default_headers"] = {"Authorization": f"Bearer {token}"}
+        address = f"{self._endpoint}/{quote(self._id)}/resolve/{quote(self._revision, safe='')}"
+        return HTTPStore.from_url(address, client_options=options, retry_config=retries())
+
+    async def entries(self, limit: int, below: str | None = None) -> AsyncIterator[Entry]:
+        """See `Store.entries`."""
+        for entry in await asyncio.to_thread(self._listed, limit, below):
+            yield entry
+
+    def _listed(self, limit: int, below: str | None) -> list[Entry]:
+        """All files, with their digests in git as ETags.
+
+        Raises:
+            StoreError, TooLarge: see `Store.entries`.
+        """
+        # Not at the top: an extra.
+        from huggingface_hub import HfApi  # noqa: PLC0415
+        from huggingface_hub.errors import (  # type: ignore[attr-defined]  # noqa: PLC0415
+            HfHubHTTPError,
+            HTTPError,
+        )
+        from huggingface_hub.hf_api import RepoFile  # noqa: PLC0415
+
+        api = HfApi(self._endpoint)
+        tree = api.list_repo_tree(self._id, below, recursive=True, revision=self._revision)
+        try:
+            found = list(islice(tree, limit + 1))
+        except HfHubHTTPError as error:
+            status = error.response.status_code
+            login = f"; it takes {CREDENTIALS['hf']}" if status in (401, 403, 404) else ""
+            raise StoreError(f"{self.url}: the Hub answers {status}{login}") from None
+        except (HTTPError, OSError, ValueError) as error:
+            raise StoreError(f"{self.url}: it cannot be listed ({type(error).__name__})") from None
+        if len(found) > limit:
+            raise TooLarge(f"{self.url} has too many files to be listed")
+        return [Entry(each.path, each.blob_id) for each in found if isinstance(each, RepoFile)]
