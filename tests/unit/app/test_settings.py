@@ -281,7 +281,7 @@ def test_a_secret_in_a_url_is_refused_and_not_shown(
 
 def test_models_over_plain_http_need_signatures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHLANE_MODEL_DIR", "http://192.0.2.1/models")
-    with pytest.raises(SettingsError, match="http://192.0.2.1/models: models could be changed"):
+    with pytest.raises(SettingsError, match=r"http://192\.0\.2\.1/models: models could be changed"):
         load()
     monkeypatch.setenv("TORCHLANE_TRUSTED_KEYS", "keys")
     assert load().model_dir == StoreUrl("http", "192.0.2.1", "models")
