@@ -7,35 +7,27 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
-from pathlib import Path
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import Protocol
 
 import structlog
 
 from app.sources.cache import Cache, NoRoom, is_full, remove_folder
-from app.sources.download import Damaged, Download
+from app.sources.download import Damaged
+from app.sources.fetching import Fetcher, Refused
 from app.sources.listing import Listed, Listing, listing_of
 from app.sources.mirror import Mirror
 from app.sources.state import MirroredVersion, State
+from app.sources.tries import Tries
 from app.sources.wants import Wants, wants_of_all
 from app.types import ModelId
-from models.integrity import MAX_SMALL_BYTES, IntegrityError, Verifier, read_any_artifact
-from models.manifest import (
-    DIGEST_FILE,
-    MANIFEST_FILE,
-    MAX_MANIFEST_BYTES,
-    SIGNATURE_FILE,
-    FileDigest,
-)
-from models.scratch import scratch_folder
+from models.integrity import IntegrityError, Verifier, read_any_artifact
+from models.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, FileDigest
 from models.stores.base import Content, Store
 from models.stores.errors import Missing, StoreError, TooLarge
 
 LOG = structlog.get_logger(__name__)
 GONE_AFTER = 2  # successful listings in a row without a version
-QUICK_TRIES = 3  # of a version that is refused, at following looks; later ones are rarer
-LONGEST_WAIT_S = 3600.0
-OWN_FILES = frozenset({MANIFEST_FILE, DIGEST_FILE, SIGNATURE_FILE})
 
 
 class Wanted(Protocol):
@@ -51,22 +43,10 @@ class Wanted(Protocol):
 Select = Callable[[str, str, list[int]], Wanted]
 
 
-class Refused(Exception):
-    """A version cannot be mirrored as it is; the message says why."""
-
-
 class _Outcome(Enum):
     THERE = auto()
     REFUSED = auto()  # as it is: the next older one may take its place
     LATER = auto()  # the store does not answer: nothing takes its place
-
-
-class _Try(NamedTuple):
-    """A version that was refused: in which state, how often, and when it is tried again."""
-
-    listed: Listed
-    times: int
-    again_at: float
 
 
 class Looking:
@@ -91,11 +71,11 @@ class Looking:
         self._store = store
         self._mirror = mirror
         self._cache = cache
-        self._verifier = verifier
+        self._fetcher = Fetcher(store, mirror, cache, verifier)
         self._select = select
         self._state = State()
         self._wants: list[Wants] = []
-        self._tries: dict[ModelId, _Try] = {}
+        self._tries = Tries()
         self._ignored: frozenset[str] = frozenset()
 
     async def look(self, ticket: int) -> State:
@@ -114,9 +94,10 @@ class Looking:
         self._state = state = before.model_copy(deep=True, update={"url": str(self._store.url)})
         state.looked_at, state.problem = time.time(), None
         if ticket > before.ticket:
-            self._tries.clear()
+            self._tries.forget_all()
         state.ticket = ticket
         self._wants = list(wants_of_all(self._mirror.wants))
+        self._recover()
         self._drop_damaged()
         try:
             listing = await listing_of(self._store)
@@ -162,6 +143,15 @@ class Looking:
         self._state.versions.pop(key, None)
         self._state.changed.pop(key, None)
 
+    def _recover(self) -> None:
+        """Bring the state in line with the mirror, after a kill or the loss of the state."""
+        there, known = self._mirror.manifests(), self._state.versions
+        for key in known.keys() - there.keys():  # somebody removed them
+            del known[key]
+        for key in there.keys() - known.keys():
+            digest = hashlib.sha256(there[key].read_bytes()).hexdigest()
+            known[key] = MirroredVersion(digest=digest)
+
     def _drop_damaged(self) -> None:
         """Remove mirrored versions in which a server has found damaged files, and these files."""
         for report in list(self._mirror.damaged.iterdir()):
@@ -200,8 +190,8 @@ class Looking:
             LOG.info("source_version_evicted", model=droppable[folder])
 
     def _clear_partials(self) -> None:
-        for partial in self._mirror.partials.iterdir():
-            partial.unlink(missing_ok=True)
+        for each in self._mirror.partials.iterdir():
+            each.unlink(missing_ok=True)
 
     # What comes into it.
 
@@ -225,8 +215,7 @@ class Looking:
     async def _bring(self, model: ModelId, listing: Listing) -> _Outcome:
         """Bring a version, unless it is there; record why not."""
         key, listed = str(model), listing.versions[model]
-        tried = self._tries.get(model)
-        if tried is not None and tried.listed == listed and time.monotonic() < tried.again_at:
+        if self._tries.waits(model, listed):
             return _Outcome.REFUSED
         outcome = _Outcome.THERE
         try:
@@ -234,7 +223,7 @@ class Looking:
         except (Refused, Damaged, NoRoom, IntegrityError, Missing, TooLarge) as error:
             reason, outcome = str(error), _Outcome.REFUSED
             if not isinstance(error, Missing):  # which may be coming, and costs little to ask
-                self._defer(model, listed, tried)
+                self._tries.failed(model, listed)
         except StoreError as error:
             reason, outcome = str(error), _Outcome.LATER
             self._state.problem = self._state.problem or reason
@@ -243,18 +232,12 @@ class Looking:
                 raise
             reason, outcome = "the disk of the cache is full", _Outcome.REFUSED
         if outcome is _Outcome.THERE:
-            self._tries.pop(model, None)
+            self._tries.forget(model)
             self._state.refused.pop(key, None)
         elif self._state.refused.get(key) != reason and key not in self._state.versions:
             self._state.refused[key] = reason
             LOG.error("source_version_refused", model=key, problem=reason)
         return outcome
-
-    def _defer(self, model: ModelId, listed: Listed, tried: _Try | None) -> None:
-        """Try a version again at the next looks, and less and less often if that does not help."""
-        times = tried.times + 1 if tried is not None and tried.listed == listed else 1
-        wait_s = 0.0 if times < QUICK_TRIES else min(30.0 * 2 ** (times - 2), LONGEST_WAIT_S)
-        self._tries[model] = _Try(listed, times, time.monotonic() + wait_s)
 
     async def _bring_now(self, model: ModelId, listed: Listed) -> None:
         """Bring a version, unless it is there.
@@ -266,16 +249,13 @@ class Looking:
         """
         key, state = str(model), self._state
         known = state.versions.get(key)
-        if known is not None and not self._mirror.path_of(model).is_dir():
-            del state.versions[key]  # somebody removed it
-            known = None
         if known is None or listed.etag is None or known.etag != listed.etag:
             name, etag = f"{key}/{MANIFEST_FILE}", known.etag if known is not None else None
             content = await self._store.read_unless(name, MAX_MANIFEST_BYTES, etag)
             if content is not None:
                 known = await self._take(model, content, listed, known)
         if known is not None and known.signature != listed.signature:
-            await self._bring_signature(self._mirror.path_of(model), key)
+            await self._fetcher.bring_signature(self._mirror.path_of(model), key)
             known.signature = listed.signature
 
     async def _take(
@@ -292,68 +272,14 @@ class Looking:
         if known is not None and self._is_used(key):
             state.changed[key] = digest  # a served version is its digest
             return None
+        await self._fetcher.fetch(model, content.data, partial(self._make_room, model))
         version = MirroredVersion(digest=digest, etag=etag, signature=listed.signature)
-        await self._fetch(model, content.data, version)
+        state.versions[key] = version
+        state.changed.pop(key, None)
         return None
 
     def _is_used(self, key: str) -> bool:
         return any(key in wants.versions for wants in self._wants)
-
-    async def _fetch(self, model: ModelId, manifest: bytes, version: MirroredVersion) -> None:
-        """Bring all files of a version; it appears in the mirror in one step."""
-        began, key = time.monotonic(), str(model)
-        with scratch_folder(".fetch-", self._mirror.folder) as staging:
-            (staging / MANIFEST_FILE).write_bytes(manifest)
-            digest_line = await self._store.read(f"{key}/{DIGEST_FILE}", MAX_SMALL_BYTES)
-            (staging / DIGEST_FILE).write_bytes(digest_line.data)
-            await self._bring_signature(staging, key)
-            files = self._check(model, staging)
-            self._make_room(model, files)
-            download = Download(self._store, self._cache, self._mirror.partials)
-            await download.bring(key, files)
-            for name, file in files.items():
-                self._cache.link(file, staging / name)
-            staging.chmod(0o755)
-            self._publish(model, staging)
-        self._state.versions[key] = version
-        self._state.changed.pop(key, None)
-        LOG.info(
-            "source_version_fetched",
-            model=key,
-            downloaded_bytes=download.nbytes,
-            seconds=round(time.monotonic() - began, 1),
-        )
-
-    def _check(self, model: ModelId, staging: Path) -> Mapping[str, FileDigest]:
-        """The files that a manifest names, once its signature, digest and content are right."""
-        manifest = read_any_artifact(staging, verifier=self._verifier, whole=False).manifest
-        if (manifest.model, manifest.version) != (model.name, model.version):
-            raise Refused(
-                f"{MANIFEST_FILE} belongs to {manifest.model}/{manifest.version}; the folder in "
-                "the store was copied or renamed"
-            )
-        if own := sorted(OWN_FILES & manifest.files.keys()):
-            raise Refused(f"{MANIFEST_FILE} names {own[0]} as a file of the model")
-        return manifest.files
-
-    async def _bring_signature(self, folder: Path, key: str) -> None:
-        """Write the signature into a version's folder, if the store has one; else remove it."""
-        file = folder / SIGNATURE_FILE
-        try:
-            content = await self._store.read(f"{key}/{SIGNATURE_FILE}", MAX_SMALL_BYTES)
-        except Missing:
-            file.unlink(missing_ok=True)
-            return
-        new = folder / f".{SIGNATURE_FILE}.tmp"
-        new.write_bytes(content.data)
-        new.replace(file)
-
-    def _publish(self, model: ModelId, staging: Path) -> None:
-        target = self._mirror.path_of(model)
-        target.parent.mkdir(exist_ok=True)
-        remove_folder(target)  # of a version that nobody uses
-        target.parent.mkdir(exist_ok=True)
-        staging.rename(target)
 
 
 def _by_model(keys: Iterable[str]) -> dict[str, list[int]]:

@@ -6,11 +6,13 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from app.sources.state import StateFile
 from app.types import ModelId
+from models.manifest import MANIFEST_FILE
 from models.stores.urls import StoreUrl
 
 LOCK_FILE, TICKET_FILE = "lock", "ticket"
@@ -48,6 +50,21 @@ class Mirror:
     def path_of(self, model: ModelId) -> Path:
         """The folder of a version."""
         return self.repository / model.name / str(model.version)
+
+    def manifests(self) -> dict[str, Path]:
+        """The manifest of each version, by MODEL/VERSION; removes what a kill has left behind.
+
+        Raises:
+            OSError: if the mirror cannot be read.
+        """
+        found = {}
+        for folder in self.repository.glob("*/*"):
+            manifest = folder / MANIFEST_FILE
+            if folder.name.startswith(".") or not manifest.is_file():
+                shutil.rmtree(folder, ignore_errors=True)
+            else:
+                found[f"{folder.parent.name}/{folder.name}"] = manifest
+        return found
 
     def report_damaged(self, model: ModelId) -> None:
         """Have a version fetched again whose files are not as they came."""

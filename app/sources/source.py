@@ -138,14 +138,10 @@ class Source:
         await self._wait(
             self._first, max(0.0, self._warm_until - time.monotonic()) if warm else None
         )
-        state = self._seen
-        if state.succeeded_at is None or state.succeeded_at < self._began_at:
-            LOG.warning(
-                "source_not_seen",
-                url=self.shown,
-                serves="what the cache has" if warm else "nothing yet",
-                problem=state.problem or "it has not answered yet",
-            )
+        if (self._seen.succeeded_at or 0.0) < self._began_at:
+            serves = "what the cache has" if warm else "nothing yet"
+            problem = self._seen.problem or "it has not answered yet"
+            LOG.warning("source_not_seen", url=self.shown, serves=serves, problem=problem)
 
     async def fetch(self, versions: Collection[ModelId]) -> None:
         """For a program that is no server: begin, and wait for the first look.

@@ -17,7 +17,7 @@ from app.sources.cache import Cache
 from app.sources.download import PART
 from app.sources.looking import Looking
 from app.sources.mirror import Mirror
-from app.sources.state import State
+from app.sources.state import STATE_FILE, State
 from app.sources.wants import OwnWants, Wants
 from app.types import ModelId
 from models.integrity import Verifier
@@ -298,6 +298,25 @@ async def test_a_version_that_changes_in_the_store_does_not_change_while_it_is_u
     state = await mirrored.look()
     assert state.changed == {}
     assert mirrored.repository.open(ModelId("m", 1)).digest == digest
+
+
+async def test_a_lost_state_costs_no_download_and_changes_nothing_that_is_used(
+    mirrored: Mirrored, made: Path, bucket: Bucket, s3: Proxy
+) -> None:
+    folder = write_artifact(made, "m")
+    bucket.upload(folder)
+    await mirrored.look()
+    digest = mirrored.repository.open(ModelId("m", 1)).digest
+    (mirrored.mirror.folder / STATE_FILE).unlink()
+    manifest = json.loads((folder / MANIFEST_FILE).read_bytes())
+    seal(folder, manifest | {"git_commit": "another one"})
+    bucket.upload(folder)
+    mirrored.use("m/1")
+    s3.seen.clear()
+    state = await mirrored.look()
+    assert mirrored.repository.open(ModelId("m", 1)).digest == digest
+    assert list(state.changed) == ["m/1"]
+    assert s3.got("script.pt") == []
 
 
 async def test_an_upload_that_is_not_complete_waits(
