@@ -8,9 +8,10 @@ from pathlib import Path
 from app.registry.repository import Repository
 from app.serving.version_policy import VersionPolicy, Wanted
 from app.settings import PREFIX, Settings, SettingsError
+from app.sources.config import SourceConfig
 from app.sources.mirror import Mirror
 from app.sources.repository import MirroredRepository
-from app.sources.source import Source, SourceConfig
+from app.sources.source import Source
 from models.integrity import Verifier
 from models.stores.urls import StoreUrl
 

@@ -14,12 +14,11 @@ import random
 import threading
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
-from pathlib import Path
 
 import structlog
 
 from app.sources.cache import Cache
+from app.sources.config import SourceConfig
 from app.sources.looking import Looking, Select
 from app.sources.mirror import Mirror
 from app.sources.repository import MirroredRepository
@@ -30,7 +29,6 @@ from app.types import ModelId
 from models.integrity import Verifier
 from models.stores.choose import open_store
 from models.stores.errors import StoreError
-from models.stores.urls import StoreUrl
 
 LOG = structlog.get_logger(__name__)
 TICK_S = 0.25  # between checks whether a look is due or was asked for
@@ -39,31 +37,6 @@ WARM_S = 10.0  # a start waits so long for the store if the mirror has models
 ASKED_S = 60.0  # a request of an administrator waits so long
 JITTER = 0.2
 CLOSE_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class SourceConfig:
-    """Configuration of a source.
-
-    Attributes:
-        url: of the repository in the store.
-        cache: folder of the cache.
-        cache_bytes: the most bytes in it.
-        cache_setting: name of the setting with that limit, for messages.
-        poll_s: seconds between two looks; 0: only on request.
-        policy: TORCHLANE_VERSIONS.
-        models: the only models that are wanted; None: all.
-        keys: identifies the trusted keys.
-    """
-
-    url: StoreUrl
-    cache: Path
-    cache_bytes: int
-    cache_setting: str
-    poll_s: float
-    policy: str
-    models: tuple[str, ...] | None = None
-    keys: str = ""
 
 
 class Source:
@@ -254,32 +227,40 @@ class Source:
 
     async def _hold(self) -> None:
         """Look at the store when it is due or asked for, for as long as this process lives."""
-        looking: Looking | None = None
+        self._seen, looking = self._mirror.state.read(), None
         due_at = 0.0 if self._config.poll_s else float("inf")
         while not self._closed:
-            asked, self._seen = self._mirror.asked(), self._mirror.state.read()
+            asked = self._mirror.asked()
             if asked > self._seen.ticket or time.monotonic() >= due_at:
-                if looking is None:
-                    looking = self._opened(asked)
-                if looking is not None:
+                try:
+                    looking = looking or self._looking()
                     self._seen = await looking.look(asked)
-                    self._tell(self._seen.problem)
-                    self._failed = None
+                except (StoreError, OSError) as error:
+                    self._seen = self._failed_look(asked, error)
+                self._tell(self._seen.problem)
+                self._failed = None
                 has_seen = self._seen.succeeded_at is not None
                 due_at = time.monotonic() + self._pause_s(has_seen=has_seen)
             await asyncio.sleep(TICK_S)
 
-    def _opened(self, ticket: int) -> Looking | None:
-        """What looks at the store; None: the store's tools have no usable configuration."""
-        try:
-            store = open_store(self._config.url)
-        except StoreError as error:
-            state = self._mirror.state.read().model_copy()
-            state.problem, state.ticket, state.looked_at = str(error), ticket, time.time()
-            self._mirror.state.write(state)
-            self._tell(state.problem)
-            return None
+    def _looking(self) -> Looking:
+        """What looks at the store.
+
+        Raises:
+            StoreError: if the store's tools have no usable configuration.
+        """
+        store = open_store(self._config.url)
         return Looking(store, self._mirror, self._cache, self._verifier, self._select)
+
+    def _failed_look(self, ticket: int, error: StoreError | OSError) -> State:
+        """The state after a look that could not end, which other processes also get to know."""
+        problem = str(error)
+        if isinstance(error, OSError):
+            problem = f"the cache {self._config.cache} cannot be used: {error.strerror}"
+        state = self._seen.model_copy(update={"ticket": ticket, "problem": problem})
+        with contextlib.suppress(OSError):
+            self._mirror.state.write(state)
+        return state
 
     def _pause_s(self, *, has_seen: bool) -> float:
         pause_s = self._config.poll_s or float("inf")

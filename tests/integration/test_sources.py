@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import subprocess
@@ -17,6 +18,7 @@ from structlog.testing import capture_logs
 
 from app.access.entries import make_key
 from app.doctor import main as doctor
+from app.sources.state import StateFile
 from tests.artifacts import write_artifact
 from tests.integration.harness import Api, serving
 from tests.integration.publishing import Publisher, answered_by, eventually, states
@@ -134,6 +136,24 @@ async def test_a_start_without_anything_waits_and_says_why(
         s3.fault = None
         await eventually(lambda: has(api, '"ready"'), True)
         assert await answered_by(api) == 1
+
+
+async def test_a_cache_that_cannot_be_written_is_named(
+    servers: Servers, publisher: Publisher, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    bucket.upload(publisher.publish(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(StateFile, "write", full)
+        async with servers.serving() as api:
+            assert await answered_by(api) == 1  # there was room for the files
+            assert await api.metric("torchlane_source_age_seconds") > 0
+    with capture_logs() as logs:
+        async with servers.serving() as api:
+            assert await answered_by(api) == 1
+    assert [each for each in logs if each["event"].startswith("source_")] == []
 
 
 async def has(api: Api, text: str) -> bool:
