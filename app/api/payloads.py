@@ -149,6 +149,7 @@ def _valid_items(
         try:
             items.append(codec.decode(value, budget))
         except InvalidInput as error:
+            budget.error()
             invalid[index] = InvalidItem(str(error), error.details)
     return items
 
@@ -244,6 +245,7 @@ def _items_of_files(
             items += _item_of_file(codec, file, budget)
         except (InvalidInput, UnsupportedMediaType) as error:
             if invalid is not None:
+                budget.error()
                 invalid[index] = InvalidItem(str(error), error.details)
             elif not many:
                 raise

@@ -36,6 +36,8 @@ MAX_LOOP_BYTES = 32 << 10
 # sent, 5 us for each text. `weight` in models/tokenize.py defines the cost of other characters.
 CHARACTER_COST = 32
 TEXT_COST = 640
+# About 10 us for each input that is numbers in JSON, and for each error that an answer lists.
+INPUT_COST = ERROR_COST = 1280
 
 
 class Files(NamedTuple):
@@ -139,6 +141,26 @@ class Budget:
             TooLongForLoop: on the event loop, if it would take too long there.
         """
         self._charge(TEXT_COST + CHARACTER_COST * count)
+
+    def numbers(self, inputs: int) -> None:
+        """Charge an item to the budget before its numbers are converted from JSON.
+
+        Args:
+            inputs: how many inputs the item has. Only small bodies get here on the event loop, so
+                their numbers do not count.
+
+        Raises:
+            TooLongForLoop: on the event loop, if it would take too long there.
+        """
+        self._charge(INPUT_COST * inputs)
+
+    def error(self) -> None:
+        """Charge the error of an invalid item, which is left out, to the budget.
+
+        Raises:
+            TooLongForLoop: on the event loop, if further items would take too long there.
+        """
+        self._charge(ERROR_COST)
 
     def tokens(self, count: int, *, labelled: bool = False) -> None:
         """Charge the tokens of an item to the budget.

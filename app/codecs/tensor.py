@@ -96,6 +96,8 @@ class TensorCodec:
 
     def decode(self, value: object, budget: Budget | None = None) -> Item:
         """Numbers for a model with one input, otherwise an object by input name."""
+        if budget is not None:
+            budget.numbers(len(self._inputs))
         if len(self._inputs) == 1:
             spec = self._inputs[0]
             if isinstance(value, Mapping):

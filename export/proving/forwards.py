@@ -11,12 +11,18 @@ import torch
 from export.errors import ParityError, reason
 from models.definitions.definition import Definition
 from models.forms import input_tensors, named_outputs
-from models.tensors import Array, Arrays, Tolerance
+from models.tensors import Array, Arrays, TensorSpec, Tolerance
 
 FIX = (
     "call model.eval(), and keep operations off axis 0; a model that mixes the items of a batch on "
-    "purpose, or has one scale for all of them, such as dynamic int8, works with --max-batch-size 1"
+    "purpose, has one scale for all of them, such as dynamic int8, or was traced with a loop over "
+    "one item, such as YOLO's NMS, works with --max-batch-size 1"
 )
+TIES = (
+    "if these are indices of the largest of scores that tie, return the scores too, or allow a "
+    "larger share with --integer-share"
+)
+ROWS = "which rows a model finds may depend on the last digits of a score"
 
 Runnable = Callable[..., object]
 CPU = torch.device("cpu")
@@ -100,10 +106,11 @@ def batch_effect(
         one, inside = alone[spec.name][-1], together[spec.name][-1 if at == "last" else 0]
         excess = tolerance.excess(one, inside)
         if excess is not None:
+            choice = choice_advice(spec, definition)
             raise ParityError(
                 f"{what} output {spec.name!r} of the {at} item in its batch, compared with that of "
                 f"the item alone: {excess}; an answer must not depend on what else is in its "
-                f"batch: {_advice(one)}"
+                f"batch: {f'{choice}; else {FIX}' if choice else FIX}"
             )
         most = max(most, largest_of(absolute_difference(one, inside)))
     return most
@@ -119,10 +126,10 @@ def largest_of(differences: Array) -> float:
     return float(differences.max(initial=0))
 
 
-def _advice(answer: Array) -> str:
-    if answer.dtype.kind == "f":
-        return FIX
-    return (
-        "if these are indices of the largest of scores that tie, return the scores too, or allow a "
-        f"larger share with --integer-share; else {FIX}"
-    )
+def choice_advice(spec: TensorSpec, definition: Definition) -> str | None:
+    """Return advice for an output that depends on a choice, of rows or classes; else None."""
+    if spec.count or any(each.count == spec.name for each in definition.outputs):
+        if definition.real_inputs:
+            return f"{ROWS}: use scores that tell rows apart, or return fewer rows"
+        return f"{ROWS}, above all in noise: give real inputs with --examples"
+    return None if spec.dtype.startswith("float") else TIES

@@ -15,6 +15,7 @@ from export.proving.forwards import (
     Runnable,
     absolute_difference,
     batch_effect,
+    choice_advice,
     first_item,
     is_finite,
     largest_of,
@@ -35,10 +36,6 @@ QUICK_S = 0.01
 # is within a fifth of its tolerance.
 STEADY = 0.2
 ALONE = "compared with the item's answer alone: "
-TIES = (
-    "; if these are indices of the largest of scores that tie, allow a larger share with "
-    "--integer-share"
-)
 TINY = 1e-6  # relative differences use at least this magnitude
 
 
@@ -80,7 +77,7 @@ def check_parity(
         outputs = run(exported, definition, each.inputs, device)
         for spec in definition.outputs:
             expected, answer = each.expected[spec.name], outputs[spec.name]
-            _check(each.what, spec, tolerance, expected, answer)
+            _check(each.what, spec, definition, tolerance, expected, answer)
             difference = absolute_difference(expected, answer)
             scale = np.maximum(np.abs(expected.astype(np.float64)), TINY)
             pair = (largest_of(difference), largest_of(difference / scale))
@@ -174,12 +171,18 @@ def accuracy(
 
 
 def _check(
-    what: str, spec: TensorSpec, tolerance: Tolerance, expected: Array, answers: Array
+    what: str,
+    spec: TensorSpec,
+    definition: Definition,
+    tolerance: Tolerance,
+    expected: Array,
+    answers: Array,
 ) -> None:
     if not is_finite(answers):
         raise ParityError(f"{what}: output {spec.name!r} is not finite, eager's is")
     for want, answer in zip(expected, answers, strict=True):
         excess = tolerance.excess(want, answer)
         if excess is not None:
-            ties = "" if answers.dtype.kind == "f" else TIES
-            raise ParityError(f"{what}: output {spec.name!r} {excess}{ties}")
+            choice = choice_advice(spec, definition)
+            advice = f"; {choice}" if choice else ""
+            raise ParityError(f"{what}: output {spec.name!r} {excess}{advice}")

@@ -46,7 +46,9 @@ SIZE = re.compile(
 DECOMPOSED = "decompose it (ExportedProgram.run_decompositions), or script the model instead"
 TRACED = (
     "of a model that torchao quantized, adopt a frozen trace: "
-    "torch.jit.freeze(torch.jit.trace(model.eval(), example)).save('model.pt')"
+    "torch.jit.freeze(torch.jit.trace(model.eval(), example)).save('model.pt'); where torch cannot "
+    "trace it, as with quantized activations, adopt the float model with --variants script,int8 "
+    "--plan-precision int8"
 )
 SPECS = ("builtins.tuple", "builtins.list", "builtins.dict")
 NAMES = ("n", "m", "k", "p", "q", "r")  # of free sizes; the program has only numbers for them

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import io
 
 import numpy as np
@@ -16,9 +18,20 @@ from app.api.payloads import (
     media_type_of,
     read_items,
 )
-from app.codecs.base import JPEG, JSON, NPY, OCTET_STREAM, PNG, TEXT, Budget, TooLongForLoop
+from app.codecs.base import (
+    JPEG,
+    JSON,
+    MAX_LOOP_BYTES,
+    NPY,
+    OCTET_STREAM,
+    PNG,
+    TEXT,
+    Budget,
+    Codec,
+    TooLongForLoop,
+)
 from app.codecs.tensor import TensorCodec
-from app.errors import InvalidInput, PayloadTooLarge, UnsupportedMediaType
+from app.errors import InvalidInput, InvalidItem, PayloadTooLarge, UnsupportedMediaType
 from models.tensors import Dimension, TensorSpec
 from tests.forms import FORM, form, part
 from tests.texts import tiny_text_codec
@@ -219,6 +232,53 @@ def small_free(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
     return tuple(
         each.model_copy(update={"dimensions": (most,) * each.shape[1:].count(-1)}) for each in specs
     )
+
+
+class TestManyItems:
+    """A small body of many items leaves the event loop after those that take about 1 ms there."""
+
+    INDICES = TensorCodec(make_manifest([spec("ids", "int64", (-1, 2))]))
+    SEVERAL = TensorCodec(make_manifest([spec("a", "int64"), spec("b", "int64"), spec("c")]))
+
+    @pytest.mark.parametrize(
+        ("codec", "item", "most"),
+        [(INDICES, [1, 2], 110), (INDICES, [1], 110), (SEVERAL, {"a": [1]}, 36)],
+    )
+    def test_numbers(self, codec: TensorCodec, item: object, most: int) -> None:
+        for count, stays in ((most // 3, True), (most, False)):
+            body, invalid = orjson.dumps({"inputs": [item] * count}), dict[int, InvalidItem]()
+            with contextlib.nullcontext() if stays else pytest.raises(TooLongForLoop):
+                read_items(
+                    *(codec, JSON, body),
+                    many=True,
+                    max_items=count,
+                    budget=lambda: Budget(on_loop=True),
+                    invalid=invalid if item != [1, 2] else None,
+                )
+
+    @pytest.mark.parametrize("item", [7, [[7]], {"x": "cat"}])
+    def test_errors_of_texts(self, item: object) -> None:
+        body = orjson.dumps({"inputs": [item] * 1000})
+        self.check_errors(tiny_text_codec(), JSON, body, 1000)
+
+    def test_errors_of_files(self) -> None:
+        body = form(*(part(b"x", Content_Type="image/png") for _ in range(150)))
+        self.check_errors(CODEC, FORM, body, 150)
+
+    def check_errors(self, codec: Codec, content_type: str, body: bytes, count: int) -> None:
+        """Only some are found on the event loop, and all in a thread."""
+        assert len(body) <= MAX_LOOP_BYTES
+        for on_loop in (True, False):
+            invalid = dict[int, InvalidItem]()
+            with pytest.raises(TooLongForLoop) if on_loop else contextlib.nullcontext():
+                read_items(
+                    *(codec, content_type, body),
+                    many=True,
+                    max_items=count,
+                    budget=functools.partial(Budget, on_loop=on_loop),
+                    invalid=invalid,
+                )
+            assert len(invalid) <= 110 if on_loop else len(invalid) == count
 
 
 class TestMarksInStrings:

@@ -156,11 +156,30 @@ class TestParity:
             check(lambda x: classes(x, 3), model, classes, max_batch=2)
         assert str(excinfo.value) == (
             "golden example 0: output 'class' differs in 3 of 20000 values, of which 2 may differ; "
-            "if these are indices of the largest of scores that tie, allow a larger share with "
-            "--integer-share"
+            "if these are indices of the largest of scores that tie, return the scores too, or "
+            "allow a larger share with --integer-share"
         )
         with pytest.raises(ParityError, match="of scores that tie, return the scores too, or"):
             check(classes, model, lambda x: classes(x, 9 * (len(x) > 1)), max_batch=2)
+
+    @pytest.mark.parametrize(
+        ("real_inputs", "advice"),
+        [("", "noise: give real inputs with --examples"), ("6 items", "or return fewer rows")],
+    )
+    def test_rows_that_differ_come_with_advice(self, real_inputs: str, advice: str) -> None:
+        boxes = spec("boxes", shape=(-1, 2)).model_copy(update={"count": "count"})
+        counted = (boxes, spec("count", "int64", (-1,)))
+        model = definition(outputs=counted, real_inputs=real_inputs)
+
+        def found(x: torch.Tensor, at: int = 0) -> tuple[torch.Tensor, ...]:
+            return x.roll(at, 1), torch.full((len(x),), 2 - at)
+
+        with pytest.raises(ParityError, match=f"'boxes' differs .*; which rows .*{advice}$"):
+            check(lambda x: found(x, 1), model, found)
+        with pytest.raises(ParityError, match=f"'count' differs .*; which rows .*{advice}$"):
+            check(lambda x: (x, found(x, 1)[1]), model, found)
+        with pytest.raises(ParityError, match=f"'boxes' of .*: which rows .*{advice}; else call"):
+            check(found, model, lambda x: found(x, int(len(x) > 1)))
 
     @pytest.mark.parametrize("size", [2, 33, 64])
     def test_every_batch_size_is_checked(self, size: int) -> None:

@@ -269,7 +269,7 @@ class TestHostile:
         def change(model: dict[str, Any]) -> None:
             model["graph_module"]["graph"]["nodes"][-1]["target"] = target
 
-        advice = "adopt a frozen trace: torch" if "torchao" in target else "decompose it"
+        advice = "trace: torch.*--variants script,int8" if "torchao" in target else "decompose it"
         message = f"calls '{target}'; only operators of aten.*{advice}"
         with pytest.raises(ExportError, match=message):
             read_program(changed(plain, change), "it.pt2")
