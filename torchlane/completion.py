@@ -16,6 +16,7 @@ from models.catalog import CATALOG
 from models.command_lines import USAGE_EXIT_CODE, OneLineParser
 from models.extras import MissingExtra, check_extra
 from models.local_paths import local_path
+from models.stores.urls import place
 from torchlane.command import PROGRAMS
 
 NAME = "torchlane"
@@ -46,6 +47,9 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+PATHS = ("Path", "{Path,StoreUrl}")  # so pydantic names a path
+
+
 def script(shell: str) -> str:
     """The script of a shell."""
     import shtab  # noqa: PLC0415 # an extra
@@ -56,7 +60,7 @@ def script(shell: str) -> str:
         for action in _actions(each):
             if action.dest == "model" and name in ("export", "train"):
                 action.choices = tuple(CATALOG)
-            elif action.type is local_path or action.metavar == "Path":  # so pydantic names a path
+            elif action.type in (local_path, place) or action.metavar in PATHS:
                 action.complete = shtab.FILE  # type: ignore[attr-defined] # shtab's own
             elif isinstance(action.metavar, str) and action.metavar.startswith("{"):
                 action.choices = action.metavar[1:-1].split(",")  # so pydantic names a choice
