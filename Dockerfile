@@ -4,6 +4,7 @@
 #
 # EXTRAS           extras of the serving image, for example "grpc text"
 # EXPORT_EXTRAS    extras of the export image, for example huggingface
+# TORCHLANE_PURE   1: no machine code in the serving image, which saves minutes of the build; default: 0
 # BASE_IMAGE       a Debian image with Python 3.11, 3.12 or 3.13 at /usr/local/bin/python
 # TORCH_INDEX_URL  the index for torch, for example one of CPU-only wheels; default: pip's own, which has CUDA builds
 # PIP_INDEX_URL    the index for everything else; default: pip's own
@@ -92,8 +93,9 @@ SCRIPT
 
 # With the request path compiled to machine code, which needs everything that it imports.
 FROM serving-environment AS app-package
-ARG PIP_INDEX_URL
+ARG PIP_INDEX_URL TORCHLANE_PURE=0
 RUN --mount=type=secret,id=extra_ca \
+    if [ "$TORCHLANE_PURE" = 1 ]; then exit; fi; \
     if [ -s /run/secrets/extra_ca ]; then set -- -o Acquire::https::CAInfo=/run/secrets/extra_ca; fi; \
     headers=$(python -c 'import sysconfig; print(sysconfig.get_path("include"))'); \
     apt-get "$@" update -qq \
@@ -102,13 +104,13 @@ RUN --mount=type=secret,id=extra_ca \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/*
 RUN --mount=type=secret,id=extra_ca --mount=type=bind,from=wheels,target=/wheels \
     --mount=type=cache,target=/root/.cache/pip \
-    install-into /opt/venv hatchling mypy setuptools types-cachetools
+    install-into /opt/venv hatchling $([ "$TORCHLANE_PURE" = 1 ] || echo mypy setuptools types-cachetools)
 COPY --from=packaging /usr/local/bin/package-into /usr/local/bin/
 COPY --from=packaging /build ./
 COPY app app
 # without models/definitions: serving needs no Python code of a model
 COPY models/*.py models/
-RUN TORCHLANE_PURE=0 package-into /opt/venv /opt/torchlane
+RUN package-into /opt/venv /opt/torchlane
 
 FROM packaging AS export-package
 COPY models models

@@ -166,14 +166,15 @@ def _probing_processes_import_torch_once() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _no_server_scans_the_heap_of_the_tests() -> Iterator[None]:
-    """It would take most of a second, for each version that is loaded or retired."""
-    if "app.main" not in sys.modules:  # then no collected test makes a server in this process
-        yield
-        return
+def _nothing_scans_the_heap_of_the_tests() -> Iterator[None]:
+    """It would take most of a second: for each version that a server loads or retires, and several
+    times in each export."""
+    scans = ("app.main.calm_gc", "app.main.give_memory_back")
+    scans += ("export.pipeline.collect", "export.proving.prove.collect")
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("calm_gc", "give_memory_back"):
-            patch.setattr(f"app.main.{name}", lambda: None)
+        for name in scans:
+            if name.rpartition(".")[0] in sys.modules:  # else no collected test calls it here
+                patch.setattr(name, lambda: None)
         yield
 
 

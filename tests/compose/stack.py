@@ -19,7 +19,10 @@ PROMETHEUS, GRAFANA = "prometheus", "grafana"
 TAG = "test"
 BASE_IMAGE = "python:3.11-slim-bookworm"
 UP_LIMIT_S = 300
+# A third of the default's time.
+QUICK = ("--variants", "script,compiled", "--max-batch-size", "8", "--threads", "1")
 PORTS = ("TORCHLANE_PORT", "PROMETHEUS_PORT", "GRAFANA_PORT", "LOCUST_PORT")
+PURE = "TORCHLANE_PURE"  # a variable: 1 builds a serving image without machine code
 SECRET_MARK = "torchlane-test-secret-9f2c"  # tests are not in the images
 
 
@@ -96,16 +99,18 @@ def stacks(folder: Path) -> Iterator[Stack]:
     """A stack that is built but not up; it is taken down in the end.
 
     Args:
-        folder: for a file that leaves services out.
+        folder: for a file that leaves services out, and exports two variants.
     """
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("TORCHLANE_", "GF_"))}
     environment |= {name: str(free_port()) for name in PORTS} | {"TAG": TAG}
+    environment[PURE] = os.environ.get(PURE, "0")
     environment["EXTRA_CA_FILE"] = str(_marked_certificates(folder / "certificates", environment))
     left_out = _left_out(environment)
     # A profile that nobody asks for keeps a service from being started.
-    profiles = {service: {"profiles": ["needs-a-registry"]} for service in left_out}
-    (folder / "left-out.json").write_text(json.dumps({"services": profiles}))
-    files = (ROOT / "docker-compose.yml", folder / "left-out.json")
+    changed: dict[str, Any] = {name: {"profiles": ["needs-a-registry"]} for name in left_out}
+    changed["export"] = {"command": [*_export_command(environment), *QUICK]}
+    (folder / "changed.json").write_text(json.dumps({"services": changed}))
+    files = (ROOT / "docker-compose.yml", folder / "changed.json")
     stack = Stack(environment, f"torchlane-test-{os.getpid()}", files, frozenset(left_out))
     try:
         stack.compose("build", limit_s=1800)
@@ -140,9 +145,19 @@ def _left_out(environment: dict[str, str]) -> set[str]:
 
 def _published_images(environment: dict[str, str]) -> dict[str, str]:
     """Service -> image, of those that are not built here."""
+    services = _services(environment).items()
+    return {name: each["image"] for name, each in services if "build" not in each}
+
+
+def _export_command(environment: dict[str, str]) -> list[str]:
+    command: list[str] = _services(environment)["export"]["command"]
+    return command
+
+
+def _services(environment: dict[str, str]) -> dict[str, Any]:
     config = docker(
         *("compose", "--project-directory", str(ROOT), "config", "--format", "json"),
         environment=environment,
     )
-    services = json.loads(config)["services"]
-    return {name: each["image"] for name, each in services.items() if "build" not in each}
+    services: dict[str, Any] = json.loads(config)["services"]
+    return services

@@ -1,4 +1,7 @@
-"""Three servers behind HAProxy, as docs/scaling.md brings them up."""
+"""Three servers behind HAProxy, as docs/scaling.md brings them up.
+
+The same configuration balances real processes in tests/e2e/test_balanced.py.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from tests.compose.engine import available, docker, haproxy_from_package
 from tests.compose.stack import BASE_IMAGE, PORTS, ROOT, TAG, UP_LIMIT_S, Stack
 from tests.e2e.server import free_port
 
-pytestmark = [pytest.mark.compose, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.compose, pytest.mark.soak, pytest.mark.timeout(1800)]
 CLUSTER = ROOT / "docker-compose.cluster.yml"
 PUBLISHED = "haproxy:3.2-alpine"
 SERVERS = 3

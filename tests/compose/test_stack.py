@@ -17,7 +17,7 @@ from tests.docs.blocks import blocks, curl_blocks
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(1800)]
 THREE = ROOT / "docs/three.png"
-LOAD_S = 10.0
+LOAD_S = 3.0
 USERS = 16
 RECOVERY_LIMIT_S = 60.0
 DRAIN_CONNECTIONS = 24
@@ -152,7 +152,7 @@ def test_locust_workers_get_only_right_answers(stack: Stack) -> None:
     assert len(stats["workers"]) == 2
     assert stats["errors"] == []
     assert stats["fail_ratio"] == 0
-    assert {s["name"]: s["num_requests"] for s in stats["stats"]}["Aggregated"] > 350
+    assert {s["name"]: s["num_requests"] for s in stats["stats"]}["Aggregated"] > 100
 
 
 @pytest.mark.soak
