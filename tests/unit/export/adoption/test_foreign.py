@@ -17,7 +17,7 @@ from export.errors import ExportError, UsageError
 from export.reading.model_files import load
 from models.codec_specs import TensorCodecSpec
 from models.tensors import TensorSpec
-from tests.unit.export.kinds import Counter, Found, Remembering
+from tests.unit.export.kinds import Counter, Found, Learning, Remembering
 from tests.unit.export.torchscripts import SUMS, Sums, inline, pickled, saved, scripted
 from tests.unit.models.manifests import spec
 from tests.unit.models.test_archive import zipped
@@ -153,6 +153,10 @@ class TestRejected:
             (inline("return torch.complex(x, x)"), "output is complex64, which answers cannot"),
             (inline("return x[:, :0]"), "output has the shapes [[0]], without the batch"),
             (Counter(), "the model has a state: a forward changes 'seen', so an answer depends on"),
+            (
+                Learning(),
+                "the model has a state: a forward changes 'mean', so an answer depends on",
+            ),
             (Remembering(), "the model has a state: a forward changes 'forwards', 'mean', so an"),
             (Found(), "If a size depends on the data, as after nonzero, return a fixed number"),
             (inline("return x + torch.rand_like(x)"), "the model gives different answers to the"),
