@@ -310,9 +310,13 @@ def _with_cause(
     if any(runs.values()) and not all(runs.values()):
         size = next(batch for batch, ran in runs.items() if ran)
         return DoesNotRun(f"{error}. It runs on a batch of {size}: {advice.NO_SIZE}")
-    if not isinstance(source, Examples) and not any(runs.values()):
-        return DoesNotRun(f"{error}. Samples are random: if it needs others, give --examples")
-    return error
+    if isinstance(source, Examples):
+        return error
+    larger = "" if all(spec.is_fixed for spec in inputs) else advice.LARGER
+    if any(runs.values()):
+        return DoesNotRun(f"{error}{larger}")
+    numbers = "Samples are random: if it needs others, give --examples"
+    return DoesNotRun(f"{error}. {numbers}{larger}")
 
 
 def _outputs(runs: Mapping[Sizes, Outputs], inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:

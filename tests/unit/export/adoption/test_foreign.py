@@ -138,6 +138,16 @@ class TestOutputs:
 
 
 class TestRejected:
+    @pytest.mark.parametrize("least", [1024, 5000])
+    def test_of_sizes_that_are_too_small(self, least: int) -> None:
+        """Of the largest pair of sizes, 1023 and 1024, only the second runs, or none."""
+        needs = inline(f"assert x.shape[1] >= {least}\n    return x")
+        inputs = (spec("x", shape=(-1, -1)),)
+        with pytest.raises(ExportError, match=r"; if it needs larger sizes, give their bounds"):
+            outputs(needs, inputs)
+        with pytest.raises(ExportError, match=r"fails on samples of x \[1, 3\]: \S.*--examples$"):
+            outputs(needs, X3)
+
     @pytest.mark.parametrize(
         ("module", "message"),
         [
