@@ -195,11 +195,15 @@ def _runs(
             outputs = by_name(_run(module, inputs, sample), names)
             _check_finite(outputs, inputs, source)
             runs[batch, shapes] = {name: tensor.to("meta") for name, tensor in outputs.items()}
-    before = _state(module)
+    before, writes = _state(module), _writes(module)
     again = by_name(_run(module, inputs, sample), names)
     is_same = _same(outputs, again)
     state_names = [name for name, now in _state(module).items() if not _alike(now, before[name])]
-    if state_names or (not is_same and (state_names := traces.assigned_attributes(module))):
+    if not is_same and not state_names:
+        now = _writes(module)
+        written = [name for name in writes if now.get(name) != writes[name]]
+        state_names = written or traces.assigned_attributes(module)
+    if state_names:
         raise ExportError(
             f"the model has a state: a forward changes {', '.join(map(repr, state_names[:3]))}, "
             "so an answer depends on the requests before it, of other callers too. Take the state "
@@ -223,6 +227,11 @@ def _runs(
 def _state(module: nn.Module) -> dict[str, torch.Tensor]:
     """Return copies of all buffers, which a forward may change."""
     return {name: buffer.clone() for name, buffer in module.named_buffers()}
+
+
+def _writes(module: nn.Module) -> dict[str, int]:
+    """Return how often each parameter has been written to: copies would take too much memory."""
+    return {name: parameter._version for name, parameter in module.named_parameters()}
 
 
 def _alike(now: torch.Tensor, before: torch.Tensor) -> bool:
@@ -301,9 +310,13 @@ def _with_cause(
     if any(runs.values()) and not all(runs.values()):
         size = next(batch for batch, ran in runs.items() if ran)
         return DoesNotRun(f"{error}. It runs on a batch of {size}: {advice.NO_SIZE}")
-    if not isinstance(source, Examples) and not any(runs.values()):
-        return DoesNotRun(f"{error}. Samples are random: if it needs others, give --examples")
-    return error
+    if isinstance(source, Examples):
+        return error
+    larger = "" if all(spec.is_fixed for spec in inputs) else advice.LARGER
+    if any(runs.values()):
+        return DoesNotRun(f"{error}{larger}")
+    numbers = "Samples are random: if it needs others, give --examples"
+    return DoesNotRun(f"{error}. {numbers}{larger}")
 
 
 def _outputs(runs: Mapping[Sizes, Outputs], inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:

@@ -22,7 +22,7 @@ from export.probing.trials import Outcome, Trials, Try
 from export.reading.declared import DeclaredInput, Range, Unit, change_axes, units_of
 from models.bounds import near_zero
 from models.codec_specs import TensorCodecSpec
-from models.tensors import Array, TensorSpec
+from models.tensors import FREE_MOST, Array, TensorSpec
 
 LARGEST_SIZE = 4096
 LARGEST_NUMBER = 2**20  # the vocabularies of language models have up to 2**18 entries
@@ -166,6 +166,12 @@ class Prober:
         ways = _up(large, LARGEST_SIZE) if end == "most" else _down_to_0(small)
         limit = self._trials.limit(attempt, inside, ways)
         if limit is None:
+            if end == "most" and self._trials.stopped and self._trials.stopped[0] < FREE_MOST:
+                size, why = self._trials.stopped
+                self._notes.append(
+                    f"{unit.label}: larger sizes than {size} were not tried, because it {why}; up "
+                    f"to {FREE_MOST} are accepted: give the largest with --input, such as n<={size}"
+                )
             return
         why = self._why(attempt, limit + (1 if end == "most" else -1))
         self._notes.append(f"{unit.label} is at {end} {limit}: {why}")
@@ -189,6 +195,12 @@ class Prober:
         down = [-number for number in _up(0, min(LARGEST_NUMBER, -int(whole.min)))]
         least = self._trials.limit(attempt, low, down)
         most = self._trials.limit(attempt, high, up)
+        if self._trials.stopped:
+            self._notes.append(
+                f"the largest number of {declaration.name!r} was not looked for, because a forward "
+                f"{self._trials.stopped[1]}; all are accepted: give it with --input, such as in "
+                "0..30521"
+            )
         if least is not None and not self._holds(at, least, -1):
             least = None
         unit = None

@@ -48,6 +48,8 @@ class Trials:
     Attributes:
         failure: why the last failed run failed.
         took_s: seconds of the last run.
+        stopped: the number at which the last search for a limit was given up, and why; None: it was
+            not.
     """
 
     def __init__(self, module: Callable[..., object], examples: Examples | None = None) -> None:
@@ -55,6 +57,7 @@ class Trials:
         self._source = examples or TensorCodecSpec()
         self.failure = ""
         self.took_s = 0.0
+        self.stopped: tuple[int, str] | None = None
 
     def run(
         self,
@@ -137,12 +140,15 @@ class Trials:
     def limit(self, attempt: Try, inside: int, ways: Sequence[int]) -> int | None:
         """Return the last number that works, if all tried numbers beyond it fail.
 
+        The search is given up at a number that takes too long or too much memory; see `stopped`.
+
         Args:
             attempt: tries a number.
             inside: a number that works.
             ways: numbers at increasing distance from it.
         """
         outside: int | None = None
+        self.stopped = None
         for number in ways:
             outcome = attempt(number)
             if outside is not None:
@@ -153,6 +159,9 @@ class Trials:
             elif outcome is Outcome.WORKS and self.took_s < SLOW_S:
                 inside = number
             else:
+                slow = outcome is Outcome.WORKS
+                why = f"takes {self.took_s:.1f} s" if slow else "takes too much memory"
+                self.stopped = number, why
                 return None
         edge = None if outside is None else self.edge(attempt, inside, outside)
         if edge is None or outside is None:

@@ -16,6 +16,10 @@ NO_SIZE = (
     "do not write a batch size into the model, as x.view(4, -1) does; x.flatten(1) and "
     "x.view(x.shape[0], -1) keep the actual one"
 )
+LARGER = (
+    "; if it needs larger sizes, give their bounds with --input, such as "
+    "'x=float32[-1,2000<=n<=20000]'"
+)
 TEXT = "let the client convert text to numbers, such as int64 token ids"
 COMPLEX = ("complex32", "complex64", "complex128")
 INPUTS: Mapping[str, str] = {

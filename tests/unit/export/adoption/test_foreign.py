@@ -17,7 +17,7 @@ from export.errors import ExportError, UsageError
 from export.reading.model_files import load
 from models.codec_specs import TensorCodecSpec
 from models.tensors import TensorSpec
-from tests.unit.export.kinds import Counter, Found, Remembering
+from tests.unit.export.kinds import Counter, Found, Learning, Remembering
 from tests.unit.export.torchscripts import SUMS, Sums, inline, pickled, saved, scripted
 from tests.unit.models.manifests import spec
 from tests.unit.models.test_archive import zipped
@@ -138,6 +138,16 @@ class TestOutputs:
 
 
 class TestRejected:
+    @pytest.mark.parametrize("least", [1024, 5000])
+    def test_of_sizes_that_are_too_small(self, least: int) -> None:
+        """Of the largest pair of sizes, 1023 and 1024, only the second runs, or none."""
+        needs = inline(f"assert x.shape[1] >= {least}\n    return x")
+        inputs = (spec("x", shape=(-1, -1)),)
+        with pytest.raises(ExportError, match=r"; if it needs larger sizes, give their bounds"):
+            outputs(needs, inputs)
+        with pytest.raises(ExportError, match=r"fails on samples of x \[1, 3\]: \S.*--examples$"):
+            outputs(needs, X3)
+
     @pytest.mark.parametrize(
         ("module", "message"),
         [
@@ -153,6 +163,10 @@ class TestRejected:
             (inline("return torch.complex(x, x)"), "output is complex64, which answers cannot"),
             (inline("return x[:, :0]"), "output has the shapes [[0]], without the batch"),
             (Counter(), "the model has a state: a forward changes 'seen', so an answer depends on"),
+            (
+                Learning(),
+                "the model has a state: a forward changes 'mean', so an answer depends on",
+            ),
             (Remembering(), "the model has a state: a forward changes 'forwards', 'mean', so an"),
             (Found(), "If a size depends on the data, as after nonzero, return a fixed number"),
             (inline("return x + torch.rand_like(x)"), "the model gives different answers to the"),

@@ -214,6 +214,44 @@ def test_a_declared_range_that_should_be_a_size(module: nn.Module, start: str) -
     assert str(excinfo.value).endswith("; if they are indices into 'n', write 0..<n")
 
 
+class Embedded(nn.Module):
+    """ids [n, s] -> [n]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(50, 1)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.table(ids).sum(1)
+        return output
+
+
+def test_a_search_that_is_given_up_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("export.probing.trials.SLOW_S", 0.0)
+    findings = learned(Embedded(), "ids=int64[-1,-1]")
+    assert [str(each.spec) for each in findings.inputs] == ["ids=int64[-1,-1] in 0.."]
+    size, largest, least = findings.notes
+    assert re.fullmatch(
+        r"axis 0 of 'ids': larger sizes than 8 were not tried, because it takes 0\.\d s; up to "
+        "1024 are accepted: give the largest with --input, such as n<=8",
+        size,
+    )
+    assert re.fullmatch(
+        r"the largest number of 'ids' was not looked for, because a forward takes 0\.\d s; all "
+        r"are accepted: give it with --input, such as in 0\.\.30521",
+        largest,
+    )
+    assert least.startswith("the numbers of 'ids' are at least 0: -1 fails")
+
+
+def test_a_size_that_takes_too_much_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("export.probing.trials.MAX_SAMPLE_BYTES", 4 * 4 * 200)
+    (note,) = learned(inline("return x.sum(1)"), "x=float32[-1,-1,4]").notes
+    assert "larger sizes than 256 were not tried, because it takes too much memory; up to" in note
+    monkeypatch.setattr("export.probing.trials.MAX_SAMPLE_BYTES", 4 * 4 * 2000)
+    assert not learned(inline("return x.sum(1)"), "x=float32[-1,-1,4]").notes
+
+
 def test_different_names_stay_separate_with_a_note() -> None:
     findings = learned(Words(), "ids=int64[-1,a]", "mask=float32[-1,b]")
     assert [str(each.spec) for each in findings.inputs][1] == "mask=float32[-1,b<=1024]"
