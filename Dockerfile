@@ -110,6 +110,7 @@ COPY --from=packaging /build ./
 COPY app app
 # without models/definitions: serving needs no Python code of a model
 COPY models/*.py models/
+COPY models/stores models/stores
 RUN package-into /opt/venv /opt/torchlane
 
 FROM packaging AS export-package
@@ -119,6 +120,7 @@ RUN package-into /opt/build /opt/torchlane
 
 FROM packaging AS load-package
 COPY models/*.py models/
+COPY models/stores models/stores
 COPY loadtests loadtests
 RUN package-into /opt/build /opt/torchlane
 

@@ -167,10 +167,11 @@ def _probing_processes_import_torch_once() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _nothing_scans_the_heap_of_the_tests() -> Iterator[None]:
-    """It would take most of a second: for each version that a server loads or retires, and several
-    times in each export."""
-    scans = ("app.main.calm_gc", "app.main.give_memory_back")
-    scans += ("export.pipeline.collect", "export.proving.prove.collect")
+    """A scan takes most of a second: for each version that is loaded, and several in an export."""
+    scans = (
+        *("app.main.calm_gc", "app.main.give_memory_back"),
+        *("export.pipeline.collect", "export.proving.prove.collect"),
+    )
     with pytest.MonkeyPatch.context() as patch:
         for name in scans:
             if name.rpartition(".")[0] in sys.modules:  # else no collected test calls it here

@@ -12,7 +12,7 @@ from app.sources.cache import Cache, remove_folder
 from app.sources.download import Download
 from app.sources.mirror import Mirror
 from app.types import ModelId
-from models.integrity import MAX_SMALL_BYTES, Verifier, read_any_artifact
+from models.integrity import MAX_SMALL_BYTES, Untrusted, Verifier, read_any_artifact
 from models.manifest import DIGEST_FILE, MANIFEST_FILE, SIGNATURE_FILE, FileDigest
 from models.scratch import scratch_folder
 from models.stores.base import Store
@@ -68,7 +68,8 @@ class Fetcher:
             (staging / MANIFEST_FILE).write_bytes(manifest)
             digest_line = await self._store.read(f"{key}/{DIGEST_FILE}", MAX_SMALL_BYTES)
             (staging / DIGEST_FILE).write_bytes(digest_line.data)
-            await self.bring_signature(staging, key)
+            if (signature := await self._signature(key)) is not None:
+                (staging / SIGNATURE_FILE).write_bytes(signature)
             files = self._check(model, staging)
             make_room(files)
             download = Download(self._store, self._cache, self._mirror.partials)
@@ -87,8 +88,10 @@ class Fetcher:
             seconds=round(time.monotonic() - began, 1),
         )
 
-    async def bring_signature(self, folder: Path, key: str) -> None:
-        """Write the signature into a version's folder, if the store has one; else remove it.
+    async def renew_signature(self, folder: Path, key: str) -> None:
+        """Replace the signature of a version by the one in the store, or remove it.
+
+        One that the trusted keys do not accept, or that is missing, replaces none.
 
         Args:
             folder: of the version, here.
@@ -98,15 +101,28 @@ class Fetcher:
             StoreError: if the store does not answer.
             OSError: if it cannot be written.
         """
+        signature = await self._signature(key)
+        if self._verifier is not None:
+            try:
+                self._verifier.verify((folder / MANIFEST_FILE).read_bytes(), signature)
+            except Untrusted as error:
+                LOG.warning("source_signature_ignored", model=key, problem=str(error))
+                return
         file = folder / SIGNATURE_FILE
-        try:
-            content = await self._store.read(f"{key}/{SIGNATURE_FILE}", MAX_SMALL_BYTES)
-        except Missing:
+        if signature is None:
             file.unlink(missing_ok=True)
             return
         new = folder / f".{SIGNATURE_FILE}.tmp"
-        new.write_bytes(content.data)
+        new.write_bytes(signature)
         new.replace(file)
+
+    async def _signature(self, key: str) -> bytes | None:
+        """The signature of a version in the store; None if it has none."""
+        try:
+            content = await self._store.read(f"{key}/{SIGNATURE_FILE}", MAX_SMALL_BYTES)
+        except Missing:
+            return None
+        return content.data
 
     def _check(self, model: ModelId, staging: Path) -> Mapping[str, FileDigest]:
         """The files that a manifest names, once its signature, digest and content are right."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -96,7 +95,7 @@ class Looking:
         if ticket > before.ticket:
             self._tries.forget_all()
         state.ticket = ticket
-        self._wants = list(wants_of_all(self._mirror.wants))
+        self._read_wants()
         self._recover()
         self._drop_damaged()
         try:
@@ -156,18 +155,32 @@ class Looking:
         """Remove mirrored versions in which a server has found damaged files, and these files."""
         for report in list(self._mirror.damaged.iterdir()):
             key = report.name.replace(",", "/")
-            folder = self._mirror.repository / key
-            if key in self._state.versions:
-                with contextlib.suppress(OSError, IntegrityError):
-                    files = read_any_artifact(folder, whole=False).manifest.files
-                    for name, file in files.items():
-                        with (folder / name).open("rb") as opened:
-                            found = hashlib.file_digest(opened, "sha256").hexdigest()
-                        if found != file.sha256:
-                            self._cache.drop(file)
+            known = self._state.versions.get(key)
+            if known is not None and self._is_damaged(key, known.digest):
                 self._remove(key)
                 LOG.warning("source_version_damaged", model=key)
             report.unlink(missing_ok=True)
+
+    def _is_damaged(self, key: str, digest: str) -> bool:
+        """Whether a mirrored version is not as it came; its damaged files leave the cache.
+
+        What cannot be read here, or is of another release, may well be as it came.
+        """
+        folder, is_damaged = self._mirror.repository / key, False
+        try:
+            if hashlib.sha256((folder / MANIFEST_FILE).read_bytes()).hexdigest() != digest:
+                return True
+            for name, file in read_any_artifact(folder, whole=False).manifest.files.items():
+                with (folder / name).open("rb") as opened:
+                    found = hashlib.file_digest(opened, "sha256").hexdigest()
+                if found != file.sha256:
+                    self._cache.drop(file)
+                    is_damaged = True
+        except FileNotFoundError:
+            return True
+        except (OSError, IntegrityError) as error:
+            LOG.warning("source_version_not_checked", model=key, problem=str(error))
+        return is_damaged
 
     def _make_room(self, coming: ModelId, files: Mapping[str, FileDigest]) -> None:
         """Make room for a version; evicts others that nobody wants once it has come.
@@ -175,6 +188,7 @@ class Looking:
         Raises:
             NoRoom: if it does not fit beside what is wanted.
         """
+        self._read_wants()  # a look takes long, and other servers start meanwhile
         there, wanted = [*self._state.versions, str(coming)], {str(coming)}
         for wants in self._wants:
             wanted |= wants.versions
@@ -187,6 +201,7 @@ class Looking:
         droppable = {self._mirror.repository / key: key for key in oldest_first}
         for folder in self._cache.make_room(files, self._mirror.partials, list(droppable)):
             del self._state.versions[droppable[folder]]
+            self._mirror.state.write(self._state)
             LOG.info("source_version_evicted", model=droppable[folder])
 
     def _clear_partials(self) -> None:
@@ -222,11 +237,13 @@ class Looking:
             await self._bring_now(model, listed)
         except (Refused, Damaged, NoRoom, IntegrityError, Missing, TooLarge) as error:
             reason, outcome = str(error), _Outcome.REFUSED
-            if not isinstance(error, Missing):  # which may be coming, and costs little to ask
+            if not isinstance(error, Missing | NoRoom):  # it may be coming, or be there
                 self._tries.failed(model, listed)
         except StoreError as error:
             reason, outcome = str(error), _Outcome.LATER
             self._state.problem = self._state.problem or reason
+        except FileNotFoundError:  # the same cache made room for another mirror
+            reason, outcome = "its files left the cache while they came", _Outcome.LATER
         except OSError as error:
             if not is_full(error):
                 raise
@@ -255,7 +272,7 @@ class Looking:
             if content is not None:
                 known = await self._take(model, content, listed, known)
         if known is not None and known.signature != listed.signature:
-            await self._fetcher.bring_signature(self._mirror.path_of(model), key)
+            await self._fetcher.renew_signature(self._mirror.path_of(model), key)
             known.signature = listed.signature
 
     async def _take(
@@ -276,9 +293,15 @@ class Looking:
         version = MirroredVersion(digest=digest, etag=etag, signature=listed.signature)
         state.versions[key] = version
         state.changed.pop(key, None)
+        state.refused.pop(key, None)
+        self._mirror.state.write(state)  # a look may take hours, and be killed
         return None
 
+    def _read_wants(self) -> None:
+        self._wants = list(wants_of_all(self._mirror.wants))
+
     def _is_used(self, key: str) -> bool:
+        self._read_wants()
         return any(key in wants.versions for wants in self._wants)
 
 
