@@ -93,16 +93,27 @@ class Shadows:
 
     async def follow(self) -> None:
         """Follow the settings, and compute copies, until it is cancelled."""
+        failure: str | None = None
         while True:
-            self._look()
-            await self._write()
-            if self._waiting:
-                await asyncio.sleep(PAUSE_S)
-                await self._compute()
-            else:
-                self._arrived.clear()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._arrived.wait(), LOOK_S)
+            try:
+                await self._turn()
+                failure = None
+            except Exception as error:  # other models and copies have their turns
+                if repr(error) != failure:
+                    LOG.error("shadow_failed", exc_info=error)
+                failure = repr(error)
+                await asyncio.sleep(LOOK_S)
+
+    async def _turn(self) -> None:
+        self._look()
+        await self._write()
+        if self._waiting:
+            await asyncio.sleep(PAUSE_S)
+            await self._compute()
+        else:
+            self._arrived.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._arrived.wait(), LOOK_S)
 
     async def _write(self) -> None:
         """Show other processes the kept inputs, at most once in `LOOK_S`."""

@@ -20,8 +20,8 @@ from app.sources.mirror import Mirror
 from app.sources.state import STATE_FILE, State
 from app.sources.wants import OwnWants, Wants
 from app.types import ModelId
-from models.integrity import Verifier
-from models.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES
+from models.integrity import Untrusted, Verifier
+from models.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, SIGNATURE_FILE
 from models.stores.choose import open_store
 from models.stores.urls import StoreUrl
 from tests.artifacts import write_artifact
@@ -429,3 +429,45 @@ async def test_a_full_disk_keeps_what_is_there(
     assert mirrored.versions() == {"m": [1]}
     await mirrored.look()
     assert mirrored.versions() == {"m": [2, 1]}
+
+
+async def test_only_real_damage_costs_a_version(
+    mirrored: Mirrored, made: Path, bucket: Bucket, s3: Proxy
+) -> None:
+    """A server may report a version that it cannot open for a reason of its own."""
+    bucket.upload(write_artifact(made, "m"))
+    await mirrored.look()
+    mirrored.mirror.report_damaged(ModelId("m", 1))
+    s3.seen.clear()
+    await mirrored.look()
+    assert mirrored.versions() == {"m": [1]}
+    assert s3.got("script.pt") == []
+    assert not any(mirrored.mirror.damaged.iterdir())
+
+
+class Verifies:
+    """Accepts one signature."""
+
+    def verify(self, manifest: bytes, signature: bytes | None) -> str:
+        if signature != b"good":
+            raise Untrusted("bad signature")
+        return "me"
+
+
+@pytest.mark.parametrize("later", [b"bad", None])
+async def test_a_signature_that_is_not_accepted_replaces_none(
+    tmp_path: Path, made: Path, bucket: Bucket, s3: Proxy, later: bytes | None
+) -> None:
+    mirrored = Mirrored(tmp_path / "cache", bucket.url, verifier=Verifies())
+    bucket.upload(write_artifact(made, "m"))
+    bucket.put(f"m/1/{SIGNATURE_FILE}", b"good")
+    await mirrored.look()
+    assert mirrored.versions() == {"m": [1]}
+    if later is None:
+        bucket.remove(f"m/1/{SIGNATURE_FILE}")
+    else:
+        bucket.put(f"m/1/{SIGNATURE_FILE}", later)
+    with capture_logs() as logs:
+        await mirrored.look()
+    assert "source_signature_ignored" in [each["event"] for each in logs]
+    assert mirrored.versions() == {"m": [1]}
