@@ -13,6 +13,7 @@ from app.sources.mirror import Mirror
 from app.sources.repository import MirroredRepository
 from app.sources.source import Source
 from models.integrity import Verifier
+from models.stores.home import home_folder
 from models.stores.urls import StoreUrl
 
 
@@ -39,7 +40,7 @@ def source_of(
         models: the only models that are wanted; None: all.
 
     Raises:
-        SettingsError: if the cache cannot be written.
+        SettingsError: if there is no place for the cache, or it cannot be written.
     """
     config = SourceConfig(
         url=url,
@@ -61,10 +62,21 @@ def source_of(
 
 
 def cache_of(settings: Settings) -> Path:
-    """The folder of files from stores."""
+    """The folder of files from stores.
+
+    Raises:
+        SettingsError: if none is set, and this user has no home.
+    """
     if settings.source_cache is not None:
         return settings.source_cache.absolute()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torchlane"
+    if given := os.environ.get("XDG_CACHE_HOME"):
+        return Path(given) / "torchlane"
+    if (home := home_folder()) is None:
+        raise SettingsError(
+            f"this user has no home for files from stores: set {PREFIX}SOURCE_CACHE to a folder "
+            "that it can write to"
+        )
+    return home / ".cache" / "torchlane"
 
 
 def _keys_of(settings: Settings) -> str:

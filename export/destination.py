@@ -60,10 +60,17 @@ class _InStore(Destination):
     def deliver(self, artifact: Path) -> str:
         try:
             asyncio.run(upload(open_store(self._url), artifact))
-        except StoreError as error:
+        except BaseException as error:
             kept = Path(tempfile.mkdtemp(prefix="torchlane-kept-")) / artifact.parent.name
             shutil.copytree(artifact, kept / artifact.name)
-            raise ExportError(f"{error}; the artifact is kept in {kept / artifact.name}") from error
+            where = f"the artifact is kept in {kept / artifact.name}"
+            if isinstance(error, StoreError):
+                raise ExportError(f"{error}; {where}") from error
+            if isinstance(error, KeyboardInterrupt):
+                it = self.shown(artifact)
+                raise ExportError(f"interrupted; {it} may be complete, or not; {where}") from error
+            error.add_note(where)
+            raise
         return self.shown(artifact)
 
 
@@ -117,7 +124,9 @@ async def _versions(store: Store) -> set[tuple[str, int]]:
 async def upload(store: Store, artifact: Path) -> None:
     """Upload an artifact: the manifest last, so that it is there as a whole or not at all.
 
-    A claim keeps others from the same number meanwhile. If the upload fails, it is removed again.
+    A claim keeps others from the same number meanwhile. If the upload fails, all is removed again,
+    the claim last. Where the manifest may be there, or something cannot be removed, what remains
+    keeps its claim, which the next export of this number names.
 
     Raises:
         StoreError: if that fails.
@@ -141,30 +150,38 @@ async def upload(store: Store, artifact: Path) -> None:
             uploaded.append(f"{key}/{name}")
             await store.write(uploaded[-1], artifact / name)
         manifest = await asyncio.to_thread((artifact / MANIFEST_FILE).read_bytes)
-        uploaded = await _publish(store, f"{key}/{MANIFEST_FILE}", manifest, uploaded)
+        await _publish(store, f"{key}/{MANIFEST_FILE}", manifest, uploaded)
     finally:
-        for each in reversed(uploaded):
-            with contextlib.suppress(StoreError):  # what remains has no manifest, and is not read
+        with contextlib.suppress(StoreError):  # then the claim stays
+            for each in reversed(uploaded):
                 await store.remove(each)
 
 
-async def _publish(store: Store, key: str, manifest: bytes, uploaded: list[str]) -> list[str]:
-    """Write the manifest, even if the answer to that is lost; returns what is to be removed.
+async def _publish(store: Store, key: str, manifest: bytes, uploaded: list[str]) -> None:
+    """Write the manifest, even if the answer to that is lost.
+
+    Args:
+        store: to write to.
+        key: of the manifest.
+        manifest: what it contains.
+        uploaded: the claim and all files; contains afterwards what is to be removed, also after
+            errors: the claim alone; nothing, if it is unknown whether the manifest is there.
 
     Raises:
-        StoreError: if it is not there, so that all may be removed; or, with nothing removed, if the
-            store does not say.
+        StoreError: if it is not there, or the store does not say.
     """
+    files = uploaded.copy()
+    uploaded.clear()
     try:
         await store.write_new(key, manifest)
     except StoreError as error:
         try:
             there = await store.read(key, len(manifest))
         except Missing:
+            uploaded += [*files, key]  # the manifest is removed first: a late write may bring it
             raise error from None
         except StoreError:
-            uploaded.clear()
             raise error from None
         if there.data != manifest:
             raise
-    return uploaded[:1]
+    uploaded.append(files[0])

@@ -10,6 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from models.stores.home import home_folder
+
 READ_AGAIN = dt.timedelta(minutes=10)  # the files may get other keys
 KEY = "aws_access_key_id"
 # With one of these, the store's own library finds credentials.
@@ -31,17 +33,22 @@ class Profile:
 
     Args:
         environment: the variables AWS_PROFILE, AWS_SHARED_CREDENTIALS_FILE and AWS_CONFIG_FILE.
-        home: the user's home.
+        home: the user's home; None: there is none, and only files that variables name are read.
     """
 
-    def __init__(self, environment: Mapping[str, str], home: Path) -> None:
+    def __init__(self, environment: Mapping[str, str], home: Path | None) -> None:
         self._name = environment.get("AWS_PROFILE") or environment.get("AWS_DEFAULT_PROFILE")
         self.name = self._name or "default"
-        aws = home / ".aws"
-        self._files = (
-            (environment.get("AWS_CONFIG_FILE") or aws / "config", self._config_section()),
-            (environment.get("AWS_SHARED_CREDENTIALS_FILE") or aws / "credentials", self.name),
+        files = (
+            ("AWS_CONFIG_FILE", "config", self._config_section()),
+            ("AWS_SHARED_CREDENTIALS_FILE", "credentials", self.name),
         )
+        self._files: list[tuple[Path, str]] = []
+        for variable, name, section in files:
+            if file := environment.get(variable):
+                self._files.append((Path(file), section))
+            elif home is not None:
+                self._files.append((home / ".aws" / name, section))
 
     def _config_section(self) -> str:
         return self.name if self.name == "default" else f"profile {self.name}"
@@ -63,6 +70,7 @@ class Profile:
                 found |= parser.items(section)
         if not found and self._name is not None:
             places = " or ".join(str(file) for file, _ in self._files)
+            places = places or "any file: set HOME, or AWS_SHARED_CREDENTIALS_FILE"
             raise ProfileError(f"AWS_PROFILE={self.name} is not in {places}")
         return found
 
@@ -85,7 +93,7 @@ class Profile:
 
 
 def credentials_of_profile(
-    environment: Mapping[str, str], home: Path
+    environment: Mapping[str, str], home: Path | None
 ) -> tuple[dict[str, str], Callable[[], Any] | None]:
     """Settings of the store from a profile, and what provides its keys; None: another way does.
 
@@ -124,4 +132,4 @@ def credentials_here() -> tuple[dict[str, str], Callable[[], Any] | None]:
     Raises:
         ProfileError: see `credentials_of_profile`.
     """
-    return credentials_of_profile(os.environ, Path.home())
+    return credentials_of_profile(os.environ, home_folder())

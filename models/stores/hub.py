@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from models.stores.base import Entry, Store, client_options, retries
+from models.stores.base import CONNECT_S, READ_S, Entry, Store, client_options, retries
 from models.stores.errors import StoreError, TooLarge
 from models.stores.urls import CREDENTIALS
 
 if TYPE_CHECKING:
+    import httpx2
     from obstore.store import HTTPStore
 
 ENDPOINT = "https://huggingface.co"
@@ -56,6 +58,7 @@ class HubRepository(Store):
         )
         from huggingface_hub.hf_api import RepoFile  # noqa: PLC0415
 
+        _limit_requests()
         api = HfApi(self._endpoint)
         tree = api.list_repo_tree(self._id, below, recursive=True, revision=self._revision)
         try:
@@ -69,3 +72,30 @@ class HubRepository(Store):
         if len(found) > limit:
             raise TooLarge(f"{self.url} has too many files to be listed")
         return [Entry(each.path, each.blob_id) for each in found if isinstance(each, RepoFile)]
+
+
+@cache  # setting it again would close connections that are in use
+def _limit_requests() -> None:
+    """Have requests of the Hub's library end if no answer comes.
+
+    It lists with "no limit" as an argument, which a client's own limit does not change.
+    """
+    # Not at the top: extras.
+    import httpx2  # noqa: PLC0415
+    from huggingface_hub import get_session, set_client_factory  # noqa: PLC0415
+
+    limit = httpx2.Timeout(READ_S, connect=CONNECT_S).as_dict()
+
+    def limited(request: httpx2.Request) -> None:
+        given = request.extensions.get("timeout", {})
+        if all(seconds is None for seconds in given.values()):
+            request.extensions["timeout"] = limit
+
+    hooks = get_session().event_hooks["request"]  # of the library
+
+    def client() -> httpx2.Client:
+        return httpx2.Client(
+            event_hooks={"request": [limited, *hooks]}, follow_redirects=True, timeout=None
+        )
+
+    set_client_factory(client)

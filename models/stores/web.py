@@ -14,6 +14,7 @@ from urllib.parse import quote
 from models.manifest import MANIFEST_FILE
 from models.stores.base import Entry, Store, client_options, retries
 from models.stores.errors import Missing, StoreError, TooLarge
+from models.stores.home import home_folder
 
 if TYPE_CHECKING:
     from obstore.store import HTTPStore
@@ -53,7 +54,11 @@ class WebFolder(Store):
         return HTTPStore.from_url(address, client_options=options, retry_config=retries())
 
     def _login(self) -> str | None:
-        file = Path(os.environ.get("NETRC") or Path.home() / ".netrc")
+        home = home_folder()
+        given = os.environ.get("NETRC") or (home and home / ".netrc")
+        if given is None:
+            return None
+        file = Path(given)
         host = self.url.place.partition(":")[0]
         try:
             found = netrc.netrc(file).authenticators(host)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
+import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +13,8 @@ import pytest
 from rich.console import Console
 
 from export.cli import main
-from export.destination import CLAIM_FILE, upload
+from export.destination import CLAIM_FILE, destination, upload
+from export.errors import ExportError
 from models.catalog import CATALOG
 from models.integrity import read_artifact
 from models.manifest import MANIFEST_FILE
@@ -120,6 +123,88 @@ async def test_a_lost_answer_to_the_last_write_loses_nothing(
     await upload_to(bucket, folder)
     there = await asyncio.to_thread(names, bucket, s3)
     assert {key.rpartition("/")[2] for key in there} == {file.name for file in folder.iterdir()}
+
+
+async def test_an_upload_that_is_cancelled_at_the_manifest_leaves_all_and_its_claim(
+    s3: Proxy, bucket: Bucket, tmp_path: Path
+) -> None:
+    """The store may have the manifest, which must not be there without its files."""
+    has_arrived, may_answer = threading.Event(), threading.Event()
+
+    def hanging(handler: Handler, seen: Seen) -> bool:
+        if (seen.method, seen.path.endswith(MANIFEST_FILE)) == ("PUT", True):
+            bucket.put(f"m/1/{MANIFEST_FILE}", manifest)
+            has_arrived.set()
+            may_answer.wait(60)
+        return False
+
+    folder = write_artifact(tmp_path, "m")
+    manifest = (folder / MANIFEST_FILE).read_bytes()
+    s3.fault = hanging
+    uploading = asyncio.create_task(upload_to(bucket, folder))
+    try:
+        assert await asyncio.to_thread(has_arrived.wait, 60)
+        uploading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await uploading
+    finally:
+        may_answer.set()
+        s3.fault = None
+    there = await asyncio.to_thread(names, bucket, s3)
+    files = {file.name for file in folder.iterdir()}
+    assert {key.rpartition("/")[2] for key in there} == files | {CLAIM_FILE}
+
+
+async def test_a_claim_stays_where_something_cannot_be_removed(
+    s3: Proxy, bucket: Bucket, tmp_path: Path
+) -> None:
+    denied, removals = status(403), []
+
+    def fault(handler: Handler, seen: Seen) -> bool:
+        """Denies the manifest and the first removal."""
+        if seen.method == "PUT":
+            return MANIFEST_FILE in seen.path and denied(handler, seen)
+        if seen.method in ("POST", "DELETE"):
+            removals.append(seen)
+            return len(removals) == 1 and denied(handler, seen)
+        return False
+
+    folder = write_artifact(tmp_path, "m")
+    s3.fault = fault
+    with pytest.raises(StoreError, match="the store answers 403"):
+        await upload_to(bucket, folder)
+    s3.fault = None
+    assert removals
+    there = await asyncio.to_thread(names, bucket, s3)
+    files = {file.name for file in folder.iterdir()}
+    assert {key.rpartition("/")[2] for key in there} == files - {MANIFEST_FILE} | {CLAIM_FILE}
+
+
+@pytest.mark.parametrize(
+    ("raised", "seen"),
+    [(KeyboardInterrupt(), ExportError), (OSError("it is gone"), OSError)],
+)
+def test_an_artifact_is_kept_whatever_ends_its_upload(
+    s3: Proxy,
+    bucket: Bucket,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    raised: BaseException,
+    seen: type[Exception],
+) -> None:
+    async def ended(*_: object) -> None:
+        raise raised
+
+    monkeypatch.setattr("export.destination.upload", ended)
+    with destination(StoreUrl.parse(bucket.url)) as target:
+        folder = write_artifact(target.folder, "m")
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        with pytest.raises(seen) as caught:
+            target.deliver(folder)
+    (kept,) = tmp_path.glob("torchlane-kept-*/m/1")
+    assert (kept / MANIFEST_FILE).is_file()
+    said = [str(caught.value), *getattr(caught.value, "__notes__", ())]
+    assert any(f"the artifact is kept in {kept}" in each for each in said)
 
 
 def test_the_claim_of_a_killed_export_is_named(s3: Proxy, bucket: Bucket, tmp_path: Path) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import hashlib
 import http.server
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
+import huggingface_hub
 import pytest
 
+from models.stores import hub
 from models.stores.choose import open_store
 from models.stores.errors import StoreError, TooLarge
 from models.stores.urls import StoreUrl
@@ -117,3 +121,15 @@ async def test_a_hub_that_is_away_is_said(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(StoreError, match=f"{URL}: it cannot be listed"):
         [entry async for entry in open_store(URL).entries(100)]
+
+
+def test_a_hub_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One request as the library lists: it asks without a limit of time."""
+    monkeypatch.setattr(hub, "READ_S", 0.2)
+    hub._limit_requests.cache_clear()
+    hub._limit_requests()
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and says nothing
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(httpx2.ReadTimeout):
+            huggingface_hub.get_session().request("GET", address, timeout=None)
+    hub._limit_requests.cache_clear()

@@ -54,6 +54,22 @@ class Plain(Nginx):
         self.wfile.write(content)
 
 
+class Endless(Nginx):
+    """Answers a range with the right head, and many more bytes."""
+
+    MOST = 64 << 20
+
+    def do_GET(self) -> None:
+        first, last = self.headers["Range"].removeprefix("bytes=").split("-")
+        self.send_response(206)
+        self.send_header("Content-Range", f"bytes {first}-{last}/{1 << 30}")
+        self.send_header("Content-Length", str(self.MOST))
+        self.end_headers()
+        with contextlib.suppress(ConnectionError):
+            for _ in range(self.MOST >> 16):
+                self.wfile.write(bytes(1 << 16))
+
+
 @contextlib.contextmanager
 def web_server(
     folder: Path, kind: type[Nginx] = Nginx
@@ -135,6 +151,14 @@ async def test_reads_are_bounded_and_large_files_need_ranges(site: Path) -> None
             await store.read_range("a b", 5, 10, 10)
         with pytest.raises(Missing):
             await store.read("c", 1)
+
+
+async def test_a_range_is_bounded_whatever_the_server_sends(site: Path) -> None:
+    with (
+        web_server(site, Endless) as (url, _),
+        pytest.raises(TooLarge, match="more than the 10 bytes asked for"),
+    ):
+        await open_store(url).read_range("a", 5, 15, 1 << 30)
 
 
 async def test_a_login_is_only_sent_over_tls(
