@@ -46,6 +46,10 @@ class DoesNotRun(ExportError):
     """The model fails on inputs of the given shapes, or its outputs are not finite."""
 
 
+class NotFinite(DoesNotRun):
+    """The model returns NaN or infinity for the samples."""
+
+
 def infer(
     module: nn.Module,
     inputs: tuple[TensorSpec, ...],
@@ -251,17 +255,17 @@ def _check_finite(
     if all(bool(torch.isfinite(tensor).all()) for tensor in floats):
         return
     if nan := [spec.name for spec in inputs if spec.nan]:
-        raise DoesNotRun(
+        raise NotFinite(
             "the model returns NaN or infinite numbers for samples where some numbers of "
             f"{', '.join(map(repr, nan))} are missing: it must replace each NaN of an input, as "
             "torch.where(torch.isnan(x), mean, x) does"
         )
     if isinstance(source, Examples):
-        raise DoesNotRun(
+        raise NotFinite(
             "the model returns NaN or infinite numbers for some of --examples, so nothing can be "
             "proved against it: give only inputs that it answers with finite numbers"
         )
-    raise DoesNotRun(
+    raise NotFinite(
         "the model returns NaN or infinite numbers for the samples, so nothing can be proved "
         "against it. Samples are random normal numbers, about half of them below 0 (integers are 0 "
         "or 1, uint8 0 to 255): give inputs as the model takes them, with --examples"
@@ -312,8 +316,9 @@ def _with_cause(
         return DoesNotRun(f"{error}. It runs on a batch of {size}: {advice.NO_SIZE}")
     if isinstance(source, Examples):
         return error
-    larger = "" if all(spec.is_fixed for spec in inputs) else advice.LARGER
-    if any(runs.values()):
+    has_sizes = not all(spec.is_fixed for spec in inputs)
+    larger = advice.LARGER if has_sizes and not isinstance(error, NotFinite) else ""
+    if any(runs.values()):  # on the larger one of two sizes
         return DoesNotRun(f"{error}{larger}")
     numbers = "Samples are random: if it needs others, give --examples"
     return DoesNotRun(f"{error}. {numbers}{larger}")

@@ -18,7 +18,7 @@ import numpy as np
 from export.errors import UsageError
 from export.probing.examples import Examples, Shapes
 from export.probing.samples import SEED, draw
-from export.probing.trials import Outcome, Trials, Try
+from export.probing.trials import NOT_FINITE, Outcome, Trials, Try
 from export.reading.declared import DeclaredInput, Range, Unit, change_axes, units_of
 from models.bounds import near_zero
 from models.codec_specs import TensorCodecSpec
@@ -102,6 +102,10 @@ class Prober:
                 np.dtype(each.dtype).kind == "i" or each.range is not None
             ):  # a uint8 is not an index
                 yield f"the range of {each.name!r}", functools.partial(self._learn_range, at)
+        masks = {axis.mask for each in self._inputs for axis in each.free}
+        for at, each in enumerate(self._inputs):
+            if each.free and np.dtype(each.dtype).kind in "bi" and each.name not in masks:
+                yield f"only zeros in {each.name!r}", functools.partial(self._try_zeros, at)
 
     def _learn_equal(self) -> None:
         """Try all combinations of two sizes: axes that work only with equal sizes are equal."""
@@ -152,8 +156,9 @@ class Prober:
 
         def attempt(size: int) -> Outcome:
             shapes = self._with_sizes({unit: size})
-            # The mean or deviation of few rows may be NaN. A length may exceed the data.
-            for numbers in ({}, self._lowest(shapes)):
+            # The mean or deviation of few rows may be NaN, and drawn numbers may be a mask of
+            # zeros. A length may exceed the data.
+            for numbers in ({}, self._filled(shapes, 0), self._filled(shapes, 1)):
                 outcome = self._run(shapes, numbers, finite=end == "least")
                 if outcome is not Outcome.FAILS:
                     break
@@ -223,6 +228,23 @@ class Prober:
         if notes and self._run_drawn(at, inputs) is Outcome.WORKS:
             self._inputs = inputs
             self._notes += notes
+
+    def _try_zeros(self, at: int) -> None:
+        """Try an item with nothing but zeros: a mean over a mask of zeros is NaN."""
+        declaration, shapes = self._inputs[at], self._shapes[0]
+        if near_zero(declaration.spec)[0] != 0:
+            return
+        zeros = {declaration.name: np.zeros((1, *shapes[at]), declaration.dtype)}
+        outcome = self._run(shapes, zeros, finite=True)
+        if outcome is not Outcome.FAILS or self._trials.failure != NOT_FINITE:
+            return
+        if self._run(shapes, finite=True) is Outcome.WORKS:
+            axis = declaration.free[0].name or "SIZE"
+            self._notes.append(
+                f"the model returns NaN or infinity where all of {declaration.name!r} is 0: such "
+                f"requests fail with 500. If it is a mask, --pad {axis}={declaration.name} lets "
+                "the server reject them with 422"
+            )
 
     def _check_range(self, at: int, bounds: Range, attempt: Try, inside: tuple[int, int]) -> None:
         """Check that the model works at both ends of a declared range.
@@ -362,12 +384,12 @@ class Prober:
         new = (*NAMES, *(f"n{number}" for number in range(MAX_UNITS)))
         return next(each for each in new if each not in names)
 
-    def _lowest(self, shapes: Shapes) -> dict[str, Array]:
-        """Return integers that are all 0, or the lowest declared ones."""
+    def _filled(self, shapes: Shapes, which: Literal[0, 1]) -> dict[str, Array]:
+        """Return integers and bools that are all 0 or all 1, or as near as their ranges allow."""
         return {
-            spec.name: np.full((1, *shape), near_zero(spec)[0], spec.dtype)
+            spec.name: np.full((1, *shape), near_zero(spec)[which], spec.dtype)
             for spec, shape in zip(self._specs(), shapes, strict=True)
-            if np.dtype(spec.dtype).kind in "iu"
+            if np.dtype(spec.dtype).kind in "biu"
         }
 
     def _two_sizes(self, unit: Unit) -> tuple[int, int]:

@@ -21,6 +21,7 @@ from models.tensors import Array, Arrays, TensorSpec
 
 MAX_SAMPLE_BYTES = 64 * 1024 * 1024
 NEAR = 1e-3  # of two answers that differ by rounding: relative to the number, and to the largest
+NOT_FINITE = "NaN or infinite numbers"
 SLOW_S = 0.5  # after a run that takes longer, no larger input is tried
 # Messages about memory, which depend on the machine, not on the model. They are searched in a
 # single line: the whole message may contain the model's source.
@@ -79,7 +80,7 @@ class Trials:
             return Outcome.UNCLEAR
         outcome, outputs = self._forward(inputs, {**self.sample(inputs, shapes), **(numbers or {})})
         if finite and outcome is Outcome.WORKS and not _is_finite(outputs):
-            self.failure = "NaN or infinite numbers"
+            self.failure = NOT_FINITE
             return Outcome.FAILS
         return outcome
 

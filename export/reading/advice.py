@@ -88,8 +88,8 @@ def of_data(data: bytes, what: str) -> str | None:
     if _is_safetensors(data):
         return (
             f"{what} is a safetensors file, which has weights but no model: adopt the folder with "
-            "its config.json and tokenizer.json (adopt FOLDER --task ...), or load the weights in "
-            f"Python and {HOW}"
+            "its config.json, and tokenizer.json or preprocessor_config.json (adopt FOLDER --task "
+            f"...), or load the weights in Python and {HOW}"
         )
     if data.startswith(b"\x80"):
         return f"{what} is a pickle, as old versions of torch.save wrote them; {HOW}"

@@ -252,6 +252,42 @@ def test_a_size_that_takes_too_much_memory_is_told(monkeypatch: pytest.MonkeyPat
     assert not learned(inline("return x.sum(1)"), "x=float32[-1,-1,4]").notes
 
 
+class Masked(nn.Module):
+    """x, mask [n, s] -> [n]: the mean over the mask."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return (x * mask).sum(1) / mask.sum(1)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int64", "int8"])
+def test_a_mask_may_have_one_place_but_not_only_zeros(dtype: str) -> None:
+    """The mask that is drawn for one place is 0."""
+    findings = learned(Masked(), "x=float32[-1,n]", f"mask={dtype}[-1,n]")
+    assert str(findings.inputs[0].spec) == "x=float32[-1,1<=n<=1024]"
+    assert findings.notes[-1] == (
+        "the model returns NaN or infinity where all of 'mask' is 0: such requests fail with 500. "
+        "If it is a mask, --pad n=mask lets the server reject them with 422"
+    )
+
+
+@pytest.mark.parametrize(
+    ("module", "mask"),
+    [
+        (inline("return x * mask", arguments="x: Tensor, mask: Tensor"), "mask=bool[-1,n]"),
+        (Masked(), "mask=int64[-1,n] in 1..2"),
+    ],
+)
+def test_zeros_that_are_taken_or_excluded_need_no_note(module: nn.Module, mask: str) -> None:
+    assert not any("where all" in each for each in learned(module, "x=float32[-1,n]", mask).notes)
+
+
+def test_a_mask_of_padding_needs_no_note() -> None:
+    inputs = read_inputs(["x=float32[-1,n]", "mask=int64[-1,n]"], ["n=mask"])
+    shapes = tuple(dict.fromkeys(two_shapes([each.spec for each in inputs], (3, 5))))
+    findings = Prober(torch.jit.script(Masked()), inputs, shapes, lambda _: None).learn()
+    assert not any("where all" in each for each in findings.notes)
+
+
 def test_different_names_stay_separate_with_a_note() -> None:
     findings = learned(Words(), "ids=int64[-1,a]", "mask=float32[-1,b]")
     assert [str(each.spec) for each in findings.inputs][1] == "mask=float32[-1,b<=1024]"
