@@ -242,8 +242,8 @@ class Prober:
             axis = declaration.free[0].name or "SIZE"
             self._notes.append(
                 f"the model returns NaN or infinity where all of {declaration.name!r} is 0: such "
-                f"requests fail with 500. With --pad {axis}={declaration.name} the server makes "
-                "the mask, and rejects one of zeros"
+                f"requests fail with 500. If it is a mask, --pad {axis}={declaration.name} lets "
+                "the server reject them with 422"
             )
 
     def _check_range(self, at: int, bounds: Range, attempt: Try, inside: tuple[int, int]) -> None:

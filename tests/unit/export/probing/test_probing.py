@@ -266,7 +266,7 @@ def test_a_mask_may_have_one_place_but_not_only_zeros(dtype: str) -> None:
     assert str(findings.inputs[0].spec) == "x=float32[-1,1<=n<=1024]"
     assert findings.notes[-1] == (
         "the model returns NaN or infinity where all of 'mask' is 0: such requests fail with 500. "
-        "With --pad n=mask the server makes the mask, and rejects one of zeros"
+        "If it is a mask, --pad n=mask lets the server reject them with 422"
     )
 
 
