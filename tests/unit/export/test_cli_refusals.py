@@ -28,7 +28,7 @@ def rejected(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["tiny", "--out", "s3://bucket/a"], "argument --out: s3:// is not supported"),
+        (["tiny", "--out", "ftp://host/a"], "argument --out: ftp:// is not supported"),
         (["train", "tiny", "--out", "s3://b"], "argument --out: s3:// is not supported"),
         (["adopt", "hf://org/name"], "argument FILE: hf:// is not supported"),
         (["show", "s3://bucket/a/1"], "argument folder: s3:// is not supported"),

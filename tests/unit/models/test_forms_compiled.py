@@ -106,7 +106,7 @@ def work(size):
     alone = form(picture, shift)[0]
     together.wait()
     same = all(torch.equal(form(picture, shift)[0], alone) for _ in range(300))
-    print("right" if same else "wrong", flush=True)
+    sys.stdout.write(("right" if same else "wrong") + chr(10))  # print() writes twice
 
 together = threading.Barrier(2)
 sys.setswitchinterval(1e-6)
