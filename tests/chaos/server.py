@@ -2,11 +2,13 @@
 
 All is real but what `faults.py` does to the forward: settings, signals, sockets, engine, threads,
 TorchScript. CHAOS_SEED, CHAOS_JOURNAL and CHAOS_HANGS say what goes wrong and where that is told.
+SIGUSR2 returns what is free to the system, so that what is left is what the process holds.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -25,6 +27,7 @@ from app.registry.repository import Artifact
 from app.settings import Settings
 from app.types import Device
 from models.forms import Forward
+from models.heap import collect
 from models.manifest import Manifest
 from models.plan import Form
 from tests.chaos.faults import Faults, FaultyForward
@@ -68,4 +71,5 @@ def create_chaos_app(settings: Settings, worker: Worker | None = None) -> FastAP
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGUSR2, lambda *_: collect())
     exit_with(main(create_chaos_app))
