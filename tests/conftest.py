@@ -14,6 +14,7 @@ import multiprocessing
 import signal
 import sys
 import uuid
+import zlib
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -51,9 +52,20 @@ def pytest_testnodedown(node: Any, error: object | None) -> None:
 Once = Callable[[str, Callable[[Path], None]], Path]
 
 HERE = Path(__file__).parent
-# Real servers in real time: what is quick comes before them. A file runs in one worker, so the
-# longest ones begin first; else the other worker would wait for them at the end.
-LAST = ("fuzz", "chaos", "browser", "clients", "e2e")
+# A file runs in one worker. The longest ones begin first; else the other workers would wait for
+# them at the end.
+LONGEST = (
+    "docs/test_gallery.py",
+    "chaos/test_chaos.py",
+    "e2e/test_curl.py",  # with its repository, for which others wait
+    "clients/test_inference_clients.py",
+    "deploy/test_wheel.py",
+    "docs/test_tutorial.py",
+    "unit/app/handlers/test_answers.py",
+    "unit/export/training/test_train.py",
+    "unit/export/training/test_lightning_options.py",
+    "integration/test_attacks.py",
+)
 
 
 def pytest_sessionstart() -> None:
@@ -83,7 +95,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: LAST.index(top) if (top := _top(item)) in LAST else -1)
+    items.sort(key=lambda item: _turn(item.path.relative_to(HERE).as_posix()))
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if not on_gpu or _has_gpu():
         return
@@ -92,8 +104,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(skip)
 
 
-def _top(item: pytest.Item) -> str:
-    return item.path.relative_to(HERE).parts[0]
+def _turn(file: str) -> tuple[int, int]:
+    """When a file runs. Some compute and others wait: mixed, they leave no core idle."""
+    place = LONGEST.index(file) if file in LONGEST else len(LONGEST)
+    return place, zlib.crc32(file.encode())
 
 
 def _has_gpu() -> bool:
@@ -173,6 +187,7 @@ def _nothing_scans_the_heap_of_the_tests() -> Iterator[None]:
         *("export.pipeline.collect", "export.proving.prove.collect"),
     )
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("models.heap.collect", lambda: None)  # for modules that are imported later
         for name in scans:
             if name.rpartition(".")[0] in sys.modules:  # else no collected test calls it here
                 patch.setattr(name, lambda: None)

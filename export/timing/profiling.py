@@ -57,10 +57,14 @@ def profile(forms: Mapping[str, Callable[[], object]], folder: Path) -> list[Pat
     return files
 
 
+def silence_recorder() -> None:
+    """Call this before a process records anything: else each start and stop is logged on stderr."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+
+
 def record(run: Callable[[], object], *, shapes: bool = False) -> torch.profiler.profile:
     """Record ten forwards after a few unrecorded ones; `shapes` adds those of the inputs."""
-    # Below this level, the recorder logs each start and stop on stderr.
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+    silence_recorder()
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(ProfilerActivity.CUDA)

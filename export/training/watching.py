@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from export.errors import ExportError
-from export.timing.profiling import compress, trace_of
+from export.timing.profiling import compress, silence_recorder, trace_of
 from export.training.places import frames_in, line_of
 
 TRACE, TABLE = "profile.json.gz", "profile.txt"
@@ -70,6 +70,7 @@ class StepProfiler(Callback):
     ) -> None:
         """Start recording after a few steps."""
         if self.steps == WARM and trainer.is_global_zero:
+            silence_recorder()
             self.recording = torch.profiler.profile(acc_events=True)
             self.recording.start()
 

@@ -183,7 +183,7 @@ def test_every_program_of_an_installed_wheel_runs(installed: Installed) -> None:
         load = ("torchlane", "load", "run", "--url", server.url, "--rate", "20", "--seconds", "1")
         installed.run(*load, "--model", "pairwise")
         swarm = ("torchlane", "load", "locust", "--headless", "--host", server.url, "--users", "2")
-        installed.run(*swarm, "--run-time", "10s", "--model", "pairwise", "RepeatedSingles")
+        installed.run(*swarm, "--run-time", "3s", "--model", "pairwise", "RepeatedSingles")
         process.terminate()
         assert process.wait(60) == 0
     finally:

@@ -94,7 +94,7 @@ async def test_what_it_writes_is_served(tmp_path: Path) -> None:
         (A + "    models = {['a']}", "must be written as a constant"),
         (A + "    inputs = {}\n    outputs = {'y': 'int8[-1]'}\n" + TELLS, "declare both, or none"),
         (A + "    inputs = {'x': 'int8'}\n" + TELLS, "shop:A.inputs['x'] is 'int8'; write a dtype"),
-        (A + "    max_batch_size = " + "-" * 3000 + "1", "cannot be read as Python"),
+        (A + "    max_batch_size = " + "-" * 50_000 + "1", "cannot be read as Python"),
         ("import torchlane\nclass Ä(torchlane.Handler): pass", "must be those of Python, in ASCII"),
     ],
 )

@@ -234,9 +234,12 @@ def test_an_error_in_the_users_code_has_file_and_line(
     assert error.count("\n") == 1
 
 
-def test_the_profile_names_the_slow_operation(tmp_path: Path) -> None:
+def test_the_profile_names_the_slow_operation(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     code, printed = train("slow-operation", tmp_path / "run", "--profile", "--epochs", "1")
     assert code == 0
+    assert "profiler_start" not in capfd.readouterr().err  # of the recorder itself
     longest = next(line for line in printed.splitlines() if " %  " in line)
     assert longest.endswith("aten::_linalg_svd")
     assert (tmp_path / "run/profile.json.gz").stat().st_size > 1000
