@@ -37,7 +37,8 @@ from torchlane.handlers.api import MAX_MEDIA_TYPE, MEDIA_TYPE
 from torchlane.handlers.tensors import read_tensors
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-CONCURRENCY = 8
+CONCURRENCY = 8  # threads
+CONCURRENT = 32  # of `async def predict`: as many calls of a model may share a batch
 MEDIA_TYPES = {  # as the native contract names them
     ".json": "application/json",
     ".npy": "application/x-npy",
@@ -141,6 +142,8 @@ def _export(
             _answer(path, host.ask(body, kind))
             for path, body, kind in zip(args.example, examples, kinds, strict=True)
         ]
+    if args.concurrency is None and host.about.get("concurrent") is True:
+        limits = limits.model_copy(update={"concurrency": CONCURRENT})
     with destination(args.out) as target:
         version = choose_version(target.folder / name, args.version)
         with staging_folder(target.folder, name) as staging:

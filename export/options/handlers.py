@@ -91,7 +91,8 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         "--concurrency",
         type=values.positive,
         metavar="N",
-        help="requests that run at once in a process (default: 8; of an archive, always 1)",
+        help="requests that run at once in a process (default: 32 of `async def predict`, else 8; "
+        "of an archive, always 1)",
     )
     parser.add_argument(
         "--seconds",

@@ -141,6 +141,26 @@ def test_another_interpreter(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "--python /no/such cannot be run" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("predict", "concurrency"),
+    [
+        ("async def predict(self, r): return 1", 32),
+        ("async def predict(self, r): yield 1", 32),
+        ("def predict(self, r): return 1", 8),
+        ("def predict(self, r): yield 1", 8),
+        ("max_batch_size = 4\n    async def predict_batch(self, rs): return [1] * len(rs)", 8),
+    ],
+)
+def test_coroutines_run_more_at_once_than_threads(
+    tmp_path: Path, predict: str, concurrency: int
+) -> None:
+    file = source(tmp_path, f"import torchlane\nclass A(torchlane.Handler):\n    {predict}")
+    arguments = ["handler", str(file), "--example", str(tmp_path / "ask.json")]
+    assert main([*arguments, "--out", str(tmp_path / "r")], {}) == 0
+    manifest = json.loads((tmp_path / "r/shop/1/manifest.json").read_text())
+    assert manifest["limits"]["concurrency"] == concurrency
+
+
 ORDER = """
 import subprocess, time, torchlane
 from pathlib import Path

@@ -38,6 +38,7 @@ class Code:
 
     Attributes:
         is_async: whether it runs on the event loop, where it can be cancelled.
+        is_concurrent: whether many requests at once take no thread each.
         yields: whether it answers with a stream.
         schema: of the bodies that its annotation takes, as a JSON schema; None: it has none.
         inputs: that it declares; empty if it declares no tensors.
@@ -68,6 +69,7 @@ class Code:
                 f"{settings.entry}.{name} has a yield, which only `predict` can have; return a list"
             )
         self.is_async = self.yields or inspect.iscoroutinefunction(predict)
+        self.is_concurrent = self.is_async and not is_generator and not self._is_batch
         self._predict = predict
         self._model = _model_of(predict, settings.entry, is_batch=self._is_batch)
         self.inputs, self.outputs = _tensors_of(handler, settings.entry)

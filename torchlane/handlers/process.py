@@ -168,6 +168,8 @@ class Process(asyncio.Protocol):
         """What export records of the handler."""
         code = self._code
         about: dict[str, Any] = {"streams": True} if code is not None and code.yields else {}
+        if code is not None and code.is_concurrent:
+            about["concurrent"] = True
         if code is not None and code.schema is not None:
             about["schema"] = code.schema
         if code is not None and code.inputs:
