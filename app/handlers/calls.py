@@ -120,6 +120,8 @@ class Calls:
                 f"{TO_HANDLER_BYTES}: call with fewer items",
             )
         meta: dict[str, object] = {"status": answer.status, "media_type": answer.media_type}
+        if answer.output:
+            meta["output"] = answer.output
         if answer.code:
             meta |= {"code": answer.code, "error": answer.error}
             if answer.retry_after_ms is not None:

@@ -138,6 +138,7 @@ class CallReply:
         status: below 400 if the call succeeded.
         media_type: of the body.
         body: of the native prediction; empty if the call failed.
+        output: the name of the output in the body, if the body has a single array.
         code: of the error; empty if there is none.
         error: the error as a sentence.
         retry_after_ms: when to try again; None if the error does not say so.
@@ -146,6 +147,7 @@ class CallReply:
     status: int
     media_type: str = ""
     body: bytes = b""
+    output: str = ""
     code: str = ""
     error: str = ""
     retry_after_ms: float | None = None

@@ -31,6 +31,17 @@ class Calls(torchlane.Handler):
         answers = await self.call_many("twice", [[row, *other] for row in range(rows)])
         return len(answers)
 """
+ARRAYS = """
+import torchlane
+
+class Arrays(torchlane.Handler):
+    models = ("twice",)
+
+    async def predict(self, request):
+        one = await self.call("twice", request.json(), arrays=True)
+        (also,) = await self.call_many("twice", [request.json()], arrays=True)
+        return [{name: array.tolist() for name, array in each.items()} for each in (one, also)]
+"""
 OUTER = """
 import torchlane
 
@@ -57,6 +68,18 @@ def publish_calls(root: Path) -> Path:
         publisher.repository, "calls", 1, CALLS, [asks(2, 2)], ("twice",), entry="calls:Calls"
     )
     return publisher.repository
+
+
+async def test_the_only_output_has_its_name(tmp_path: Path) -> None:
+    publisher = Publisher(tmp_path)
+    publisher.publish(2, "twice")
+    example = asks([1, 3], [{"y": [2.0, 6.0]}] * 2)
+    write_handler(
+        publisher.repository, "arrays", 1, ARRAYS, [example], ("twice",), entry="arrays:Arrays"
+    )
+    async with serving(publisher.repository, handlers="on") as api:
+        response = await api.client.post("/models/arrays/predict", json=[4, 5])
+        assert response.json() == [{"y": [8.0, 10.0]}] * 2
 
 
 def publish_outer(repository: Path) -> None:

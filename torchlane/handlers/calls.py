@@ -53,14 +53,15 @@ class Calls:
     async def call(self, model: str, x: Any, version: int | None, *, arrays: bool) -> Any:
         """See `Models`."""
         frame = await self._ask(model, version, encode_item(x), many=False, arrays=arrays)
-        return decode_reply(model, _encoded(frame), frame.meta.get("status", 200))
+        status, output = frame.meta.get("status", 200), frame.meta.get("output", "")
+        return decode_reply(model, _encoded(frame), status, output)
 
     async def call_many(
         self, model: str, xs: Sequence[Any], version: int | None, *, arrays: bool
     ) -> list[Any]:
         """See `Models`."""
         frame = await self._ask(model, version, encode_items(xs), many=True, arrays=arrays)
-        return decode_replies(model, _encoded(frame), len(xs))
+        return decode_replies(model, _encoded(frame), len(xs), frame.meta.get("output", ""))
 
     def wait_for(self, call: Coroutine[Any, Any, Any]) -> Any:
         """See `Models`."""

@@ -13,6 +13,7 @@ import secrets
 import sys
 import zipfile
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from torchlane.handlers.api import FIRST_ERROR, NO_CONTENT, CallFailed, Request, Response
@@ -25,6 +26,7 @@ PNG_MODES = frozenset(("1", "L", "LA", "I", "I;16", "P", "RGB", "RGBA"))  # of P
 BYTES = "application/octet-stream"
 SENT_AS_THEY_CAME = frozenset(("PNG", "JPEG", "WEBP", "GIF"))  # Pillow's names of what models read
 ENVELOPE = b'{"input":'
+NPY_BEGINNING, HEADER_AT = b"\x93NUMPY\x01\x00", 10
 PNG_LEVEL = 1  # of compression: 6 takes several times as long for a tenth less
 
 
@@ -176,15 +178,24 @@ def _form_of(files: Sequence[Encoded]) -> Encoded:
 
 
 def accept_of(*, arrays: bool) -> str:
-    """The Accept header of a call; another handler may answer with any media type."""
-    return f"{NPZ}, {NPY};q=0.9" if arrays else f"{JSON}, */*;q=0.5"
+    """The Accept header of a call; another handler may answer with any media type.
+
+    The only output of a model comes as .npy, which takes a fifth of the time of .npz.
+    """
+    return f"{NPY}, {NPZ};q=0.9" if arrays else f"{JSON}, */*;q=0.5"
 
 
 # Replies
 
 
-def decode_reply(model: str, encoded: Encoded, status: int = 200) -> Any:
+def decode_reply(model: str, encoded: Encoded, status: int = 200, output: str = "") -> Any:
     """The result of a call with one item: a prediction, arrays, or a `Response`.
+
+    Args:
+        model: that was called.
+        encoded: the reply.
+        status: of the reply.
+        output: the name of the array, if the reply has a single one.
 
     Raises:
         ValueError: another handler says that its answer is JSON or arrays, and it is not.
@@ -202,17 +213,17 @@ def decode_reply(model: str, encoded: Encoded, status: int = 200) -> Any:
         with _numpy().load(io.BytesIO(encoded.body), allow_pickle=False) as arrays:
             return dict(arrays)
     if essence == NPY:
-        return {model: _numpy().load(io.BytesIO(encoded.body), allow_pickle=False)}
+        return {output or model: _array_of(encoded.body)}
     return Response(encoded.body, encoded.media_type or BYTES, status)
 
 
-def decode_replies(model: str, encoded: Encoded, count: int) -> list[Any]:
-    """The results of a call with several items, in order.
+def decode_replies(model: str, encoded: Encoded, count: int, output: str = "") -> list[Any]:
+    """The results of a call with several items, in order; see `decode_reply`.
 
     Raises:
         CallFailed: the model failed on an item.
     """
-    results = decode_reply(model, encoded)
+    results = decode_reply(model, encoded, output=output)
     if _essence(encoded) == JSON:
         predictions = [_item_of(model, *each) for each in enumerate(results["predictions"])]
     else:
@@ -222,6 +233,27 @@ def decode_replies(model: str, encoded: Encoded, count: int) -> list[Any]:
     if len(predictions) != count:
         raise RuntimeError(f"bug: {len(predictions)} results for {count} items")
     return list(predictions)
+
+
+def _array_of(file: bytes) -> Any:
+    """The array of a .npy file; few headers are different, and numpy takes 0.1 ms to read one."""
+    if file[:8] != NPY_BEGINNING:  # of another handler
+        return _numpy().load(io.BytesIO(file), allow_pickle=False)
+    start = HEADER_AT + int.from_bytes(file[8:HEADER_AT], "little")
+    shape, fortran, dtype = _npy_header(file[:start])
+    if dtype.hasobject:
+        raise ValueError("an array of Python objects cannot be read")
+    array = _numpy().frombuffer(file, dtype, offset=start)
+    return array.reshape(shape, order="F" if fortran else "C").copy(order="K")
+
+
+@lru_cache(maxsize=256)
+def _npy_header(head: bytes) -> tuple[tuple[int, ...], bool, Any]:
+    """Shape, whether it is in Fortran's order, and dtype."""
+    file = io.BytesIO(head)
+    file.seek(8)
+    header: tuple[tuple[int, ...], bool, Any] = _numpy().lib.format.read_array_header_1_0(file)
+    return header
 
 
 def _essence(encoded: Encoded) -> str:

@@ -12,10 +12,12 @@ from app.api.calls import Call
 from app.api.errors import INTERNAL_MESSAGE, STATUS, RawAnswer
 from app.api.handlers.call import HandlerCall
 from app.api.service import Service
+from app.codecs.base import NPY
 from app.engine.submission import Submission
 from app.errors import DeadlineExceeded, InvalidInput, ModelNotFound, RetryLater, TorchlaneError
 from app.handlers.contract import CallReply, HandlerRequest, ModelCall
 from models.handlers import MAX_DEPTH
+from models.rows import answer_outputs
 from torchlane.handlers.encoding import ENVELOPE
 
 LOG = structlog.get_logger(__name__)
@@ -145,7 +147,10 @@ class _Waiting:
         self._call.sent()
         if not self._is_left:
             self._is_left = True
-            self._reply(_failure(answer) if isinstance(answer, Exception) else _reply(answer))
+            if isinstance(answer, Exception):
+                self._reply(_failure(answer))
+            else:
+                self._reply(_reply(answer, self._call))
 
 
 def _body(inner: Call, call: ModelCall) -> bytes:
@@ -155,10 +160,12 @@ def _body(inner: Call, call: ModelCall) -> bytes:
     return call.body
 
 
-def _reply(answer: RawAnswer) -> CallReply:
+def _reply(answer: RawAnswer, call: Call) -> CallReply:
     status, headers, content = answer
     media_type = dict(headers).get(b"content-type", b"").decode("latin-1")
-    return CallReply(status, media_type, content)
+    is_array = media_type == NPY and not isinstance(call, HandlerCall)
+    output = answer_outputs(call.model.manifest.outputs)[0].name if is_array else ""
+    return CallReply(status, media_type, content, output)
 
 
 def _failure(error: Exception) -> CallReply:

@@ -193,6 +193,36 @@ def test_replies() -> None:
     assert np.array_equal(arrays["y"], ARRAY)
     array = decode_reply("h", Encoded("application/x-npy", npy_of(ARRAY)))
     assert np.array_equal(array["h"], ARRAY)
+    array = decode_reply("m", Encoded("application/x-npy", npy_of(ARRAY)), output="y")
+    assert [*array] == ["y"]
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.float32(1.5),
+        np.zeros((0, 3), np.int64),
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.array([True, False]),
+        np.arange(3, dtype=">i4"),
+        np.zeros(2, [("é", "f4")]),  # its header is of version 3
+    ],
+    ids=str,
+)
+def test_arrays_of_replies(array: Any) -> None:
+    encoded = Encoded("application/x-npy", npy_of(np.asanyarray(array)))
+    for _ in range(2):  # the second time its header is known
+        decoded = decode_reply("m", encoded)["m"]
+        assert np.array_equal(decoded, array)
+        assert decoded.dtype == array.dtype
+        assert decoded.flags.writeable
+
+
+def test_replies_with_python_objects_are_not_read() -> None:
+    file = io.BytesIO()
+    np.save(file, np.array([None]), allow_pickle=True)
+    with pytest.raises(ValueError, match="object"):
+        decode_reply("h", Encoded("application/x-npy", file.getvalue()))
 
 
 def test_calls_accept_what_other_handlers_answer() -> None:
