@@ -12,15 +12,17 @@ from app.api.calls import Call
 from app.api.errors import INTERNAL_MESSAGE, STATUS, RawAnswer
 from app.api.handlers.call import HandlerCall
 from app.api.service import Service
-from app.codecs.base import NPY
+from app.codecs.base import NPY, NPZ
 from app.engine.submission import Submission
 from app.errors import DeadlineExceeded, InvalidInput, ModelNotFound, RetryLater, TorchlaneError
 from app.handlers.contract import CallReply, HandlerRequest, ModelCall
 from models.handlers import MAX_DEPTH
 from models.rows import answer_outputs
-from torchlane.handlers.encoding import ENVELOPE
+from torchlane.handlers.encoding import ARRAYS, ENVELOPE
 
 LOG = structlog.get_logger(__name__)
+# The only output of a model as .npy, which takes a fifth of the time of .npz; the reply names it.
+NAMELESS = f"{NPY}, {NPZ};q=0.9"
 LATE = "the deadline of the handler's request has passed"
 
 
@@ -64,7 +66,8 @@ class ServedModels:
         endpoint = service.dialects.endpoints.at(path.encode("utf-8", "replace"))
         if endpoint is None:
             raise ModelNotFound(f"{call.model[:80]!r} is not the name of a model")
-        fields = {b"accept": call.accept.encode("latin-1", "replace")}
+        accept = NAMELESS if call.accept == ARRAYS else call.accept
+        fields = {b"accept": accept.encode("latin-1", "replace")}
         if call.media_type:
             fields[b"content-type"] = call.media_type.encode("latin-1", "replace")
         outer = request.context if request is not None else None
