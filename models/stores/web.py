@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from models.manifest import MANIFEST_FILE
-from models.stores.base import Entry, Store, client_options, retries
+from models.stores.base import Entry, LibraryStore, client_options, retries
 from models.stores.errors import Missing, StoreError, TooLarge
 from models.stores.home import home_folder
 
@@ -27,7 +27,7 @@ HINT = (
 )
 
 
-class WebFolder(Store):
+class WebFolder(LibraryStore):
     """See `Store`; its versions are those of `index.json`, else of folders that the server lists.
 
     A login is taken from ~/.netrc, and only sent over TLS.
