@@ -13,7 +13,7 @@ import structlog
 
 from app.sources.cache import Cache, NoRoom, is_full, remove_folder
 from app.sources.download import Damaged
-from app.sources.fetching import Fetcher, Refused
+from app.sources.fetcher import Fetcher, Refused
 from app.sources.listing import Listed, Listing, listing_of
 from app.sources.mirror import Mirror
 from app.sources.state import MirroredVersion, State
