@@ -31,6 +31,13 @@ CREDENTIALS = {
     "https": "a line for the host in ~/.netrc",
     "http": "a line for the host in ~/.netrc",
 }
+# The variables that say on which service a place is.
+SERVICES = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+    "az": ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ENDPOINT"),
+    "hf": ("HF_ENDPOINT",),
+    "models": ("MLFLOW_REGISTRY_URI", "MLFLOW_TRACKING_URI"),
+}
 PACKAGES = ("h11", "obstore")  # of the extra
 HUB_PACKAGES = (*PACKAGES, "huggingface_hub")
 # A bucket or container; of web servers a host, perhaps with a port.
