@@ -27,7 +27,7 @@ from tests.clients.environments import environment
 from tests.conftest import Once
 from tests.integration.harness import serving
 from tests.integration.publishing import Publisher, answered_by, eventually
-from tests.s3 import Bucket, Fault, Handler, Proxy, Seen, only, proxied, reset, status
+from tests.s3 import Bucket, Fault, Handler, Proxy, Seen, free_port, only, proxied, reset, status
 
 START_LIMIT_S = 240.0
 API, FILES = "/api/2.0/mlflow/", "/api/2.0/mlflow-artifacts/artifacts/"
@@ -77,9 +77,7 @@ class Registry:
 def mlflow_port(once: Once, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of a real MLflow, which passes files on."""
     folder = tmp_path_factory.mktemp("mlflow")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     python = environment(once, "mlflow") / "bin" / "python"
     places = ("--backend-store-uri", f"sqlite:///{folder}/db", "--artifacts-destination")
     command = [python, "-m", "mlflow", "server", "--workers", "1", "--port", str(port), *places]
