@@ -38,7 +38,7 @@ SERVICES = {
     "hf": ("HF_ENDPOINT",),
     "models": ("MLFLOW_REGISTRY_URI", "MLFLOW_TRACKING_URI"),
 }
-PACKAGES = ("h11", "obstore")  # of the extra
+PACKAGES = ("obstore",)  # of the extra
 HUB_PACKAGES = (*PACKAGES, "huggingface_hub")
 # A bucket or container; of web servers a host, perhaps with a port.
 PLACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?")
