@@ -62,7 +62,7 @@ def make_room(
         def droppable() -> Iterator[Path]:
             yield from own
             for other in _unused(cache.folder, mirror, locks):
-                yield from other.repository.glob("*/*")
+                yield from (each for each in other.repository.glob("*/*") if each.is_dir())
                 yield other.partials
 
         gone = cache.make_room(files, mirror.partials, droppable())
@@ -85,7 +85,10 @@ def _unused(cache: Path, own: Mirror, locks: contextlib.ExitStack) -> Iterator[M
     """Other mirrors that no living process wants; none can begin to write one meanwhile."""
     others = [each for each in mirrors_of(cache) if each.folder != own.folder]
     for other in sorted(others, key=lambda each: each.state.read().looked_at):
-        lock = other.lock()
+        try:
+            lock = other.lock()
+        except OSError:  # another user's
+            continue
         if lock is None:
             continue
         locks.callback(os.close, lock)

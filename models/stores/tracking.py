@@ -21,7 +21,11 @@ from models.stores.urls import CREDENTIALS, StoreUrl
 
 URI, CERTIFICATE = "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_SERVER_CERT_PATH"
 # What MLflow's client also takes, and this does not.
-UNSUPPORTED = ("AUTH", "AWS_SIGV4", "CLIENT_CERT_PATH", "INSECURE_TLS")
+UNSUPPORTED = (
+    *(f"MLFLOW_TRACKING_{each}" for each in ("AUTH", "AWS_SIGV4", "CLIENT_CERT_PATH")),
+    "MLFLOW_TRACKING_INSECURE_TLS",
+    "MLFLOW_WORKSPACE",
+)
 
 
 class TrackingServer:
@@ -38,14 +42,14 @@ class TrackingServer:
         self._url = url
         try:
             self._parts = urlsplit(os.environ.get("MLFLOW_REGISTRY_URI") or os.environ.get(URI, ""))
-            is_plain = self._parts.port != 0 and "@" not in self._parts.netloc
+            is_plain = self._parts.port != 0 and not {*"@?#"} & {*self._parts.geturl()}
         except ValueError:
             is_plain = False
         if not is_plain or self._parts.scheme not in ("http", "https") or not self._parts.hostname:
             raise StoreError(
                 f"{url} needs the address of the MLflow server, such as {URI}=http://127.0.0.1:5000"
             )
-        for name in (f"MLFLOW_TRACKING_{each}" for each in UNSUPPORTED):
+        for name in UNSUPPORTED:
             if os.environ.get(name, "").lower() not in ("", "0", "false"):
                 raise StoreError(f"{url}: {name} is not supported; unset it")
         self._tls: ssl.SSLContext | None = None

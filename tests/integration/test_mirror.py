@@ -482,6 +482,13 @@ async def test_the_limit_holds_over_all_mirrors_that_nobody_uses(
     state = await mirrored.look()
     assert list(state.refused) == ["m/2"]  # a process has it, which may be about to use it
     os.close(lock)
+    file = left.mirror.folder / "lock"
+    file.rename(tmp_path / "lock")
+    file.mkdir()  # as one of another user, it cannot be opened
+    state = await mirrored.look()
+    assert list(state.refused) == ["m/2"]
+    file.rmdir()
+    (left.mirror.repository / "m" / "stray").touch()
     state = await mirrored.look()
     assert (state.refused, mirrored.versions()) == ({}, {"m": [2]})
     assert left.versions() == {}

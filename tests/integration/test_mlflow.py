@@ -325,8 +325,10 @@ async def test_logins_are_those_of_mlflow(
         ("TRACKING_URI", "", "needs the address of the MLflow server, such as MLFLOW_TRACKING_URI"),
         ("TRACKING_URI", "sqlite:///mlflow.db", "needs the address of the MLflow server"),
         ("TRACKING_URI", "http://me:secret@host", "needs the address of the MLflow server"),
+        ("TRACKING_URI", "http://host/?token=secret", "needs the address of the MLflow server"),
         ("TRACKING_URI", "http://host:port", "needs the address of the MLflow server"),
         ("TRACKING_INSECURE_TLS", "true", "MLFLOW_TRACKING_INSECURE_TLS is not supported"),
+        ("WORKSPACE", "ours", "MLFLOW_WORKSPACE is not supported; unset it"),
         ("TRACKING_TOKEN", "secret\nX: y", "it cannot be used"),
     ],
 )
@@ -340,6 +342,15 @@ async def test_variables_that_cannot_be_used_are_named(
         with pytest.raises(StoreError, match=says) as caught:
             await listed(StoreUrl.parse("models:/digits/1"))
     assert "secret" not in str(caught.value)
+
+
+async def test_certificates_that_cannot_be_read_are_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_TRACKING_SERVER_CERT_PATH", str(tmp_path / "nothing"))
+    with pytest.raises(StoreError, match="SERVER_CERT_PATH is no file of certificates"):
+        await listed(StoreUrl.parse("models:/digits/1"))
 
 
 async def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
