@@ -94,7 +94,7 @@ class Store(abc.ABC):
             StoreError: if it cannot be read.
         """
 
-    def stop_reading(self) -> None:  # noqa: B027 # most stores keep nothing open
+    async def stop_reading(self) -> None:  # noqa: B027 # most stores keep nothing open
         """End what ranges of a file have left open; called after each download."""
 
 

@@ -32,11 +32,12 @@ REASONS = {
     "kind: Request": "the request failed",
     "BareRedirect": "the bucket is in another region: set AWS_REGION",
     "MissingAccount": "set AZURE_STORAGE_ACCOUNT_NAME",
-    "gaierror": "its name cannot be resolved",
-    "ConnectionRefused": "the connection was refused",
-    "ConnectionReset": "the connection broke",
+    "name resolution": "its name cannot be resolved",
+    "Name or service not known": "its name cannot be resolved",
     "peer closed": "the connection broke",
-    "TimeoutError": "it took too long",
+    "ReadError": "the connection broke",
+    "ConnectError": "no connection is possible",
+    "Timeout": "it took too long",
     "RemoteProtocolError": "its answer is malformed",
 }
 LOGIN = re.compile("credential|metadata|token|key file|oauth", re.IGNORECASE)

@@ -100,10 +100,10 @@ class RegisteredModel(Store):
         files, name = self._inside(key)
         return await files.read_range(name, start, stop, size)
 
-    def stop_reading(self) -> None:
+    async def stop_reading(self) -> None:
         """See `Store.stop_reading`."""
         if self._files is not None:
-            self._files.stop_reading()
+            await self._files.stop_reading()
 
     def _inside(self, key: str) -> tuple[Store, str]:
         folder, _, name = key.rpartition("/")
@@ -202,7 +202,7 @@ class ProxiedFiles(Store):
         """See `Store.read_range`; ranges of a file that follow each other are one request."""
         async with self._turn:
             if self._open is None or self._open[:2] != (key, start):
-                self.stop_reading()
+                await self.stop_reading()
                 self._open = key, start, await self._server.open(self._at(key), {}, start)
             answer, self._open = self._open[2], None
             try:
@@ -211,14 +211,14 @@ class ProxiedFiles(Store):
                     self._open = key, stop, answer
             finally:
                 if self._open is None:
-                    answer.close()
+                    await answer.aclose()
             return memoryview(data)
 
-    def stop_reading(self) -> None:
+    async def stop_reading(self) -> None:
         """See `Store.stop_reading`."""
-        if self._open is not None:
-            self._open[2].close()
-        self._open = None
+        opened, self._open = self._open, None
+        if opened is not None:
+            await opened[2].aclose()
 
     def _at(self, key: str) -> str:
         return f"{ARTIFACTS}/{quote(self._path)}/{quote(key)}"

@@ -1,19 +1,19 @@
 """A server of MLflow over HTTP, with the login that MLflow's own client uses.
 
 It sends files without their length before MLflow 3.16, which the library of other stores refuses.
+So httpx asks it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import os
 import ssl
-from collections.abc import AsyncIterator, Mapping
-from urllib.parse import urlencode, urlsplit
+from collections.abc import AsyncIterator, Callable, Mapping
+from urllib.parse import urlsplit
 
-import h11
+import httpx
 
 from models.stores.base import PIECE, REQUEST_S
 from models.stores.errors import Missing, StoreError, TooLarge, reason_of
@@ -52,12 +52,10 @@ class TrackingServer:
         for name in UNSUPPORTED:
             if os.environ.get(name, "").lower() not in ("", "0", "false"):
                 raise StoreError(f"{url}: {name} is not supported; unset it")
-        self._tls: ssl.SSLContext | None = None
-        if self._parts.scheme == "https":
-            try:
-                self._tls = ssl.create_default_context(cafile=os.environ.get(CERTIFICATE) or None)
-            except OSError:
-                raise StoreError(f"{url}: {CERTIFICATE} is no file of certificates") from None
+        try:
+            self._tls = ssl.create_default_context(cafile=os.environ.get(CERTIFICATE) or None)
+        except OSError:
+            raise StoreError(f"{url}: {CERTIFICATE} is no file of certificates") from None
 
     def __str__(self) -> str:
         """Its address."""
@@ -70,7 +68,7 @@ class TrackingServer:
             TooLarge: if it has more bytes than the limit.
             Missing, StoreError: see `open`.
         """
-        with contextlib.closing(await self.open(path, query)) as answer:
+        async with contextlib.aclosing(await self.open(path, query)) as answer:
             data = await answer.read(limit + 1)
         if len(data) > limit:
             raise TooLarge(f"{self._url}: {self}{path} has more than {limit:,} bytes")
@@ -88,53 +86,45 @@ class TrackingServer:
             Missing: if the server answers 404.
             StoreError: if it answers with another error, or not at all.
         """
-        parts = self._parts
-        port = parts.port or (80 if self._tls is None else 443)
-        headers = [("Host", parts.netloc), *_login()]
-        if start:
-            headers.append(("Range", f"bytes={start}-"))
-        target = parts.path.rstrip("/") + path + (f"?{urlencode(query)}" if query else "")
-        async with _in_time(self._url):
-            reader, writer = await asyncio.open_connection(parts.hostname, port, ssl=self._tls)
-        answer = Answer(self._url, reader, writer)
+        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
+        stack = contextlib.AsyncExitStack()
         try:
-            status = await answer.begin(target, headers)
-            if status == 404:
+            async with _in_time(self._url):
+                client = httpx.AsyncClient(verify=self._tls, auth=_login(), timeout=REQUEST_S)
+                await stack.enter_async_context(client)
+                request = client.stream("GET", f"{self}{path}", params=query, headers=headers)
+                response = await stack.enter_async_context(request)
+            if response.status_code == 404:
                 raise Missing(f"{self._url}: {self}{path} does not exist")
-            if status not in (200, 206):
-                login = f"; it takes {CREDENTIALS['models']}" if status in (401, 403) else ""
-                raise StoreError(f"{self._url}: {self} answers {status}{login}")
-            while status == 200 and start:  # it does not answer range requests
+            if response.status_code not in (200, 206):
+                is_denied = response.status_code in (401, 403)
+                login = f"; it takes {CREDENTIALS['models']}" * is_denied
+                raise StoreError(f"{self._url}: {self} answers {response.status_code}{login}")
+            answer = Answer(self._url, response, stack)
+            while response.status_code == 200 and start:  # it does not answer range requests
                 start -= len(await answer.read(min(start, PIECE))) or start
         except BaseException:
-            answer.close()
+            await stack.aclose()
             raise
         return answer
 
 
 class Answer:
-    """An answer, whose body is read piece by piece."""
+    """An answer, whose body is read piece by piece.
+
+    Args:
+        url: the store, for messages.
+        response: has the body.
+        stack: closes the response and its connection.
+    """
 
     def __init__(
-        self, url: StoreUrl, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, url: StoreUrl, response: httpx.Response, stack: contextlib.AsyncExitStack
     ) -> None:
-        self._url, self._reader, self._writer = url, reader, writer
-        self._connection = h11.Connection(h11.CLIENT)
+        self._url = url
+        self._pieces = response.aiter_raw()
+        self._stack = stack
         self._rest = b""
-
-    async def begin(self, target: str, headers: list[tuple[str, str]]) -> int:
-        """Send the request; returns the status.
-
-        Raises:
-            StoreError: if there is no answer.
-        """
-        async with _in_time(self._url):
-            request = h11.Request(method="GET", target=target, headers=headers)
-            sent = (self._connection.send(request), self._connection.send(h11.EndOfMessage()))
-            self._writer.write(b"".join(each for each in sent if each))
-            while not isinstance(event := await self._event(), h11.Response):
-                pass
-            return event.status_code
 
     async def read(self, size: int) -> bytes:
         """As many bytes, or fewer at the end of the body.
@@ -144,19 +134,14 @@ class Answer:
         """
         data = bytearray(self._rest)
         async with _in_time(self._url):
-            while len(data) < size and isinstance(event := await self._event(), h11.Data):
-                data += event.data
+            while len(data) < size and (piece := await anext(self._pieces, b"")):
+                data += piece
         self._rest = bytes(data[size:])
         return bytes(data[:size])
 
-    async def _event(self) -> object:
-        while (event := self._connection.next_event()) is h11.NEED_DATA:
-            self._connection.receive_data(await self._reader.read(PIECE))
-        return event
-
-    def close(self) -> None:
+    async def aclose(self) -> None:
         """End the connection."""
-        self._writer.close()
+        await self._stack.aclose()
 
 
 @contextlib.asynccontextmanager
@@ -169,15 +154,21 @@ async def _in_time(url: StoreUrl) -> AsyncIterator[None]:
     try:
         async with asyncio.timeout(REQUEST_S):
             yield
-    except (OSError, h11.ProtocolError) as error:
+    except (OSError, httpx.HTTPError, httpx.InvalidURL) as error:
         raise StoreError(f"{url}: the MLflow server: {reason_of(error, url)}") from None
 
 
-def _login() -> list[tuple[str, str]]:
-    """The header of MLflow's client: a user with a password comes before a token."""
+def _login() -> httpx.BasicAuth | Callable[[httpx.Request], httpx.Request] | None:
+    """That of MLflow's client: a user with a password comes before a token."""
     names = (f"MLFLOW_TRACKING_{each}" for each in ("USERNAME", "PASSWORD", "TOKEN"))
     user, password, token = (os.environ.get(name) for name in names)
     if user and password:
-        token = base64.b64encode(f"{user}:{password}".encode()).decode()
-        return [("Authorization", f"Basic {token}")]
-    return [("Authorization", f"Bearer {token}")] if token else []
+        return httpx.BasicAuth(user, password)
+    if not token:
+        return None
+
+    def bear(request: httpx.Request) -> httpx.Request:
+        request.headers["Authorization"] = f"Bearer {token}"
+        return request
+
+    return bear

@@ -39,7 +39,7 @@ SERVICES = {
     "models": ("MLFLOW_REGISTRY_URI", "MLFLOW_TRACKING_URI"),
 }
 PACKAGES = ("obstore",)  # of the extra
-HUB_PACKAGES = (*PACKAGES, "huggingface_hub")
+EXTRAS = {"hf": ("hub", (*PACKAGES, "huggingface_hub")), "models": ("mlflow", (*PACKAGES, "httpx"))}
 # A bucket or container; of web servers a host, perhaps with a port.
 PLACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?")
 REGISTERED = re.compile(r"[^/:]+(@[^/@:]+|/[0-9]+)")
@@ -149,7 +149,7 @@ def check_store_extra(setting: str, url: StoreUrl) -> None:
     Raises:
         MissingExtra: if they are not.
     """
-    extra, packages = ("hub", HUB_PACKAGES) if url.scheme == "hf" else ("remote", PACKAGES)
+    extra, packages = EXTRAS.get(url.scheme, ("remote", PACKAGES))
     check_extra(f"{setting}{url}", extra, packages)
 
 

@@ -174,7 +174,7 @@ async def test_a_large_file_is_one_request_also_without_its_length(
     assert b"".join(read) == content
     assert len(mlflow.got("weights")) == 1
     again = await store.read_range("m/1/weights", third, 2 * third, len(content))
-    store.stop_reading()
+    await store.stop_reading()
     assert again == content[third : 2 * third]
 
 
