@@ -135,7 +135,7 @@ RUN --mount=type=secret,id=extra_ca \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/*
 RUN groupadd --gid 10001 torchlane \
     && useradd --uid 10001 --gid torchlane --home-dir /tmp --no-create-home --shell /usr/sbin/nologin torchlane \
-    && install -d -o torchlane -g torchlane /artifacts /reports
+    && install -d -o torchlane -g torchlane /artifacts /cache /reports
 COPY deploy/docker/healthcheck.py /opt/healthcheck.py
 COPY --chmod=755 deploy/docker/serve /usr/local/bin/serve
 WORKDIR /opt/torchlane

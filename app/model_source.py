@@ -14,14 +14,14 @@ from app.sources.repository import MirroredRepository
 from app.sources.source import Source
 from models.integrity import Verifier
 from models.stores.home import home_folder
-from models.stores.urls import StoreUrl
+from models.stores.urls import SERVICES, StoreUrl
 
 
 def repository_of(settings: Settings) -> Repository:
     """What is on this machine now; signatures are not checked, and no store is asked."""
     if not isinstance(settings.model_dir, StoreUrl):
         return Repository(settings.model_dir)
-    mirror = Mirror(cache_of(settings), settings.model_dir, _keys_of(settings))
+    mirror = Mirror(cache_of(settings), settings.model_dir, _whose(settings, settings.model_dir))
     return MirroredRepository(mirror, None)
 
 
@@ -50,7 +50,7 @@ def source_of(
         poll_s=settings.source_poll_s,
         policy=settings.versions,
         models=models,
-        keys=_keys_of(settings),
+        whose=_whose(settings, url),
     )
     try:
         return Source(config, verifier, _select)
@@ -79,9 +79,24 @@ def cache_of(settings: Settings) -> Path:
     return home / ".cache" / "torchlane"
 
 
-def _keys_of(settings: Settings) -> str:
-    """Servers with other keys have another mirror, of what those allow."""
-    return "" if settings.trusted_keys is None else str(settings.trusted_keys.absolute())
+def _whose(settings: Settings, url: StoreUrl) -> str:
+    """Servers with another service or other keys have another mirror, of what those allow.
+
+    Raises:
+        SettingsError: if the keys cannot be read.
+    """
+    known = [os.environ.get(name, "") for name in SERVICES.get(url.scheme, ())]
+    if settings.trusted_keys is not None:
+        # Not at the top: its imports take 8 MB, which a server without keys does not need.
+        from models.signatures import KeyFileError, TrustedKeys  # noqa: PLC0415
+
+        try:
+            known += sorted(TrustedKeys.read(settings.trusted_keys).origins)
+        except KeyFileError as error:
+            raise SettingsError(
+                f"{PREFIX}TRUSTED_KEYS={str(settings.trusted_keys)!r}: {error}"
+            ) from None
+    return "\n".join(known)
 
 
 def _select(policy: str, name: str, numbers: list[int]) -> Wanted:

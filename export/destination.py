@@ -14,8 +14,7 @@ from pathlib import Path
 from export.errors import ExportError, UsageError
 from models.manifest import MANIFEST_FILE
 from models.scratch import scratch_folder
-from models.stores.base import Store
-from models.stores.choose import open_store
+from models.stores.buckets import Bucket
 from models.stores.errors import Exists, Missing, StoreError
 from models.stores.urls import Place, StoreUrl, check_store_extra
 from models.versions import version_of
@@ -59,7 +58,7 @@ class _InStore(Destination):
 
     def deliver(self, artifact: Path) -> str:
         try:
-            asyncio.run(upload(open_store(self._url), artifact))
+            asyncio.run(upload(Bucket(self._url), artifact))
         except BaseException as error:
             kept = Path(tempfile.mkdtemp(prefix="torchlane-kept-")) / artifact.parent.name
             shutil.copytree(artifact, kept / artifact.name)
@@ -106,12 +105,12 @@ def destination(out: Place) -> Iterator[Destination]:
 def _taken(url: StoreUrl) -> list[tuple[str, int]] | str:
     """The models and version numbers that a store has; or what is wrong with it."""
     try:
-        return sorted(asyncio.run(_versions(open_store(url))))
+        return sorted(asyncio.run(_versions(Bucket(url))))
     except StoreError as error:
         return str(error)
 
 
-async def _versions(store: Store) -> set[tuple[str, int]]:
+async def _versions(store: Bucket) -> set[tuple[str, int]]:
     found = set()
     async for entry in store.entries(MAX_FILES):
         model, _, rest = entry.key.partition("/")
@@ -121,7 +120,7 @@ async def _versions(store: Store) -> set[tuple[str, int]]:
     return found
 
 
-async def upload(store: Store, artifact: Path) -> None:
+async def upload(store: Bucket, artifact: Path) -> None:
     """Upload an artifact: the manifest last, so that it is there as a whole or not at all.
 
     A claim keeps others from the same number meanwhile. If the upload fails, all is removed again,
@@ -157,7 +156,7 @@ async def upload(store: Store, artifact: Path) -> None:
                 await store.remove(each)
 
 
-async def _publish(store: Store, key: str, manifest: bytes, uploaded: list[str]) -> None:
+async def _publish(store: Bucket, key: str, manifest: bytes, uploaded: list[str]) -> None:
     """Write the manifest, even if the answer to that is lost.
 
     Args:

@@ -6,7 +6,10 @@ import argparse
 import re
 from pathlib import Path
 
-SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+# MLflow writes its own URLs with one slash.
+SCHEME = re.compile(
+    r"((?:mlflow-artifacts|models|runs)(?=:/)|[A-Za-z][A-Za-z0-9+.-]*(?=://)):/{1,2}"
+)
 
 
 class NotLocal(argparse.ArgumentTypeError, ValueError):

@@ -11,7 +11,7 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
@@ -33,20 +33,32 @@ VARIABLES = {
 @contextlib.contextmanager
 def s3_server(once: Once, log: Path) -> Iterator[int]:
     """A server on a free port of the loopback interface."""
+    port = free_port()
+    python = environment(once, "moto") / "bin" / "python"
+    command = [str(python), "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with running(command, port, log):
+        yield port
+
+
+def free_port() -> int:
+    """A port of the loopback interface on which nothing listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    python = environment(once, "moto") / "bin" / "python"
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str], port: int, log: Path) -> Iterator[None]:
+    """A process, from when it listens on a port."""
     with log.open("wb") as output:
-        command = [str(python), "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
         process = subprocess.Popen(command, stdout=output, stderr=output)
     try:
         deadline = time.monotonic() + START_LIMIT_S
         while not _listens(port):
             assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, "moto does not answer"
+            assert time.monotonic() < deadline, f"{command[0]} does not listen"
             time.sleep(0.05)
-        yield port
+        yield
     finally:
         process.kill()
         process.wait()
@@ -113,16 +125,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     proxy: Proxy
+    body: bytes  # of the request
 
     def handle_any(self) -> None:
         seen = Seen(self.command, self.path)
         self.proxy.seen.append(seen)
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if self.proxy.fault is not None and self.proxy.fault(self, seen):
             return
         upstream = http.client.HTTPConnection("127.0.0.1", self.proxy.upstream, timeout=60)
         try:
-            upstream.request(self.command, self.path, body, dict(self.headers.items()))
+            upstream.request(self.command, self.path, self.body, dict(self.headers.items()))
             answer = upstream.getresponse()
             content = answer.read()
         finally:

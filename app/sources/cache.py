@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -86,16 +86,17 @@ class Cache:
         self._blob(file).unlink(missing_ok=True)
 
     def make_room(
-        self, files: Mapping[str, FileDigest], partials: Path, droppable: Sequence[Path]
+        self, files: Mapping[str, FileDigest], partials: Path, droppable: Iterable[Path]
     ) -> list[Path]:
         """Remove what is not used until the files that are not there fit; nothing if they never do.
 
-        First go files that belong to no version, those that were used last go last; then versions.
+        First go files that belong to no version, those that were used last go last; then folders.
 
         Args:
             files: what is needed.
             partials: folder with what has arrived of them.
-            droppable: folders of versions that nobody needs, in the order in which they may go.
+            droppable: folders that nobody needs, in the order in which they may go; asked for one
+                after the other until there is room.
 
         Returns:
             The folders that were removed.
@@ -118,15 +119,19 @@ class Cache:
         ]
         gone: list[Path] = []
         over -= sum(each.nbytes for each in going)
-        for folder in droppable:
-            if over <= 0:
-                break
-            inodes = [each.inode() for each in os.scandir(folder)]
-            last = [blobs[each] for each in inodes if each in blobs and blobs[each].links == 2]
-            last = [each for each in last if each.name not in kept]
-            over -= sum(each.nbytes for each in last)
-            going += last
+        left = {inode: each.links for inode, each in blobs.items()}
+        unasked = iter(droppable)
+        while over > 0 and (folder := next(unasked, None)) is not None:
             gone.append(folder)
+            for file in os.scandir(folder):
+                inode, blob = file.inode(), blobs.get(file.inode())
+                if blob is None:  # only here, as a manifest or a copy
+                    over -= file.stat(follow_symlinks=False).st_size
+                    continue
+                left[inode] -= 1
+                if left[inode] == 1 and blob.name not in kept:
+                    over -= blob.nbytes
+                    going.append(blob)
         if over > 0:
             raise self._too_little(needed, used, free)
         for folder in gone:

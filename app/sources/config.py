@@ -20,7 +20,7 @@ class SourceConfig:
         poll_s: seconds between two looks; 0: only on request.
         policy: TORCHLANE_VERSIONS.
         models: the only models that are wanted; None: all.
-        keys: identifies the trusted keys.
+        whose: see `Mirror`.
     """
 
     url: StoreUrl
@@ -30,4 +30,4 @@ class SourceConfig:
     poll_s: float
     policy: str
     models: tuple[str, ...] | None = None
-    keys: str = ""
+    whose: str = ""

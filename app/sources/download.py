@@ -89,6 +89,7 @@ class Download:
             for _, task in ahead:
                 task.cancel()
             await asyncio.gather(*(task for _, task in ahead), return_exceptions=True)
+            await self._store.stop_reading()
             self._close()
 
     def _parts(self, name: str, file: FileDigest) -> Iterator[_Part]:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from enum import Enum, auto
 from functools import partial
-from typing import Protocol
 
 import structlog
 
 from app.sources.cache import Cache, NoRoom, is_full, remove_folder
 from app.sources.download import Damaged
-from app.sources.fetching import Fetcher, Refused
+from app.sources.fetcher import Fetcher, Refused
 from app.sources.listing import Listed, Listing, listing_of
 from app.sources.mirror import Mirror
+from app.sources.room import Select, make_room
 from app.sources.state import MirroredVersion, State
 from app.sources.tries import Tries
 from app.sources.wants import Wants, wants_of_all
@@ -26,20 +26,6 @@ from models.stores.base import Content, Store
 from models.stores.errors import Missing, StoreError, TooLarge
 
 LOG = structlog.get_logger(__name__)
-GONE_AFTER = 2  # successful listings in a row without a version
-
-
-class Wanted(Protocol):
-    """See `app.serving.version_policy.Wanted`."""
-
-    @property
-    def candidates(self) -> tuple[int, ...]: ...
-    @property
-    def most(self) -> int: ...
-
-
-# (policy, model, its versions, newest first) -> the versions that the policy serves.
-Select = Callable[[str, str, list[int]], Wanted]
 
 
 class _Outcome(Enum):
@@ -57,6 +43,8 @@ class Looking:
         cache: contains the files.
         verifier: checks signatures before anything else is read; None: nothing is checked.
         select: applies a version policy.
+        gone_after_s: a version is gone that two listings lack which are so many seconds apart, and
+            all between them.
     """
 
     def __init__(
@@ -66,12 +54,15 @@ class Looking:
         cache: Cache,
         verifier: Verifier | None,
         select: Select,
+        gone_after_s: float,
     ) -> None:
         self._store = store
         self._mirror = mirror
         self._cache = cache
         self._fetcher = Fetcher(store, mirror, cache, verifier)
         self._select = select
+        self._gone_after_s = gone_after_s
+        self._is_first = True
         self._state = State()
         self._wants: list[Wants] = []
         self._tries = Tries()
@@ -132,8 +123,11 @@ class Looking:
         for key in [each for each in state.refused if each not in listed]:
             del state.refused[key]
         for key, version in list(state.versions.items()):
-            version.missing = 0 if key in listed else version.missing + 1
-            if version.missing >= GONE_AFTER:
+            before, version.missing_since = version.missing_since, None
+            if key in listed:
+                continue
+            version.missing_since = state.looked_at if before is None else before
+            if before is not None and state.looked_at - before >= self._gone_after_s:
                 self._remove(key)
                 LOG.info("source_version_removed", model=key)
 
@@ -147,9 +141,13 @@ class Looking:
         there, known = self._mirror.manifests(), self._state.versions
         for key in known.keys() - there.keys():  # somebody removed them
             del known[key]
-        for key in there.keys() - known.keys():
+        # Later only this process changes a version that is known.
+        unsure = there.keys() if self._is_first else there.keys() - known.keys()
+        for key in unsure:
             digest = hashlib.sha256(there[key].read_bytes()).hexdigest()
-            known[key] = MirroredVersion(digest=digest)
+            if key not in known or known[key].digest != digest:
+                known[key] = MirroredVersion(digest=digest)
+        self._is_first = False
 
     def _drop_damaged(self) -> None:
         """Remove mirrored versions in which a server has found damaged files, and these files."""
@@ -183,26 +181,17 @@ class Looking:
         return is_damaged
 
     def _make_room(self, coming: ModelId, files: Mapping[str, FileDigest]) -> None:
-        """Make room for a version; evicts others that nobody wants once it has come.
+        """Make room for a version.
 
         Raises:
             NoRoom: if it does not fit beside what is wanted.
         """
-        self._read_wants()  # a look takes long, and other servers start meanwhile
-        there, wanted = [*self._state.versions, str(coming)], {str(coming)}
-        for wants in self._wants:
-            wanted |= wants.versions
-            for name, numbers in _by_model(there).items():
-                found = self._select(wants.policy, name, numbers)
-                wanted |= {f"{name}/{number}" for number in found.candidates[: found.most]}
-        oldest_first = sorted(
-            self._state.versions.keys() - wanted, key=lambda key: int(key.rpartition("/")[2])
-        )
-        droppable = {self._mirror.repository / key: key for key in oldest_first}
-        for folder in self._cache.make_room(files, self._mirror.partials, list(droppable)):
-            del self._state.versions[droppable[folder]]
+        versions = self._state.versions
+        arguments = (self._cache, self._mirror, self._select, (str(coming), files), versions)
+        for key in make_room(*arguments):
+            del versions[key]
             self._mirror.state.write(self._state)
-            LOG.info("source_version_evicted", model=droppable[folder])
+            LOG.info("source_version_evicted", model=key)
 
     def _clear_partials(self) -> None:
         for each in self._mirror.partials.iterdir():
@@ -303,12 +292,3 @@ class Looking:
     def _is_used(self, key: str) -> bool:
         self._read_wants()
         return any(key in wants.versions for wants in self._wants)
-
-
-def _by_model(keys: Iterable[str]) -> dict[str, list[int]]:
-    """Version numbers of each model, newest first."""
-    found: dict[str, list[int]] = {}
-    for key in keys:
-        name, _, number = key.rpartition("/")
-        found.setdefault(name, []).append(int(number))
-    return {name: sorted(numbers, reverse=True) for name, numbers in found.items()}

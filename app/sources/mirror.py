@@ -17,24 +17,21 @@ from models.stores.urls import StoreUrl
 
 LOCK_FILE, TICKET_FILE = "lock", "ticket"
 MIRRORS = "mirrors"  # folder in a cache
+WANTS = "wants"  # folder in a mirror
 
 
-class Mirror:
+class MirrorFolder:
     """Paths of one mirror; the process that holds the lock writes, all others only read.
 
     Args:
-        cache: the folder of the cache.
-        url: of the repository in the store.
-        keys: identifies the trusted keys: a mirror has only what they allow.
+        folder: contains all of it.
     """
 
-    def __init__(self, cache: Path, url: StoreUrl, keys: str = "") -> None:
-        self.url = url
-        name = hashlib.sha256(f"{url}\n{keys}".encode()).hexdigest()[:24]
-        self.folder = cache / MIRRORS / name
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.repository = self.folder / "repository"
         self.partials = self.folder / "partial"
-        self.wants = self.folder / "wants"
+        self.wants = self.folder / WANTS
         self.damaged = self.folder / "damaged"
         self.state = StateFile(self.folder)
 
@@ -46,6 +43,39 @@ class Mirror:
         """
         for each in (self.repository, self.partials, self.wants, self.damaged):
             each.mkdir(parents=True, exist_ok=True)
+
+    def lock(self) -> int | None:
+        """Become the process that keeps the mirror; None: another one is.
+
+        Returns:
+            A descriptor, which holds the lock until it is closed or the process ends.
+
+        Raises:
+            OSError: if the file cannot be opened.
+        """
+        descriptor = os.open(self.folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        return descriptor
+
+
+class Mirror(MirrorFolder):
+    """The mirror of one store.
+
+    Args:
+        cache: the folder of the cache.
+        url: of the repository in the store.
+        whose: what else sets it apart: the service, and the trusted keys, as it has only what they
+            allow.
+    """
+
+    def __init__(self, cache: Path, url: StoreUrl, whose: str = "") -> None:
+        name = hashlib.sha256(f"{url}\n{whose}".encode()).hexdigest()[:24]
+        super().__init__(cache / MIRRORS / name)
+        self.url = url
 
     def path_of(self, model: ModelId) -> Path:
         """The folder of a version."""
@@ -74,23 +104,6 @@ class Mirror:
     def has_versions(self) -> bool:
         """Whether any version is there."""
         return any(self.repository.glob("*/[1-9]*"))
-
-    def lock(self) -> int | None:
-        """Become the process that keeps the mirror; None: another one is.
-
-        Returns:
-            A descriptor, which holds the lock until it is closed or the process ends.
-
-        Raises:
-            OSError: if the file cannot be opened.
-        """
-        descriptor = os.open(self.folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        return descriptor
 
     def ask(self) -> int:
         """Request a look at the store.
@@ -129,3 +142,8 @@ class Mirror:
     def _read_ticket(descriptor: int) -> int:
         text = os.pread(descriptor, 20, 0).strip()
         return int(text) if text.isdigit() else 0
+
+
+def mirrors_of(cache: Path) -> list[MirrorFolder]:
+    """All mirrors in a cache."""
+    return [MirrorFolder(each) for each in (cache / MIRRORS).iterdir() if (each / WANTS).is_dir()]

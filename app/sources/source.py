@@ -19,9 +19,10 @@ import structlog
 
 from app.sources.cache import Cache
 from app.sources.config import SourceConfig
-from app.sources.looking import Looking, Select
+from app.sources.looking import Looking
 from app.sources.mirror import Mirror
 from app.sources.repository import MirroredRepository
+from app.sources.room import Select
 from app.sources.state import State
 from app.sources.wants import OwnWants, Wants
 from app.threads import in_thread, lower_priority
@@ -36,6 +37,7 @@ FIRST_S = 5.0  # between looks until one succeeds, if they are otherwise rarer
 WARM_S = 10.0  # a start waits so long for the store if the mirror has models
 ASKED_S = 60.0  # a request of an administrator waits so long
 JITTER = 0.2
+GONE_S = 5.0  # the least time for which listings must lack a version that then goes
 CLOSE_S = 5.0
 
 
@@ -59,7 +61,7 @@ class Source:
         self._verifier = verifier
         self._select = select
         self._cache = Cache(config.cache, config.cache_bytes, config.cache_setting)
-        self._mirror = Mirror(config.cache, config.url, config.keys)
+        self._mirror = Mirror(config.cache, config.url, config.whose)
         self._mirror.create()
         self.repository = MirroredRepository(
             self._mirror, verifier, self._use, self._mirror.report_damaged
@@ -250,7 +252,9 @@ class Source:
             StoreError: if the store's tools have no usable configuration.
         """
         store = open_store(self._config.url)
-        return Looking(store, self._mirror, self._cache, self._verifier, self._select)
+        gone_after_s = max(GONE_S, self._config.poll_s / 2)
+        arguments = (store, self._mirror, self._cache, self._verifier, self._select, gone_after_s)
+        return Looking(*arguments)
 
     def _failed_look(self, ticket: int, error: StoreError | OSError) -> State:
         """The state after a look that could not end, which other processes also get to know."""

@@ -19,13 +19,14 @@ class MirroredVersion(BaseModel):
         digest: SHA-256 of its manifest.
         etag: of the manifest in the store; None: the store has none.
         signature: the ETag of the signature's file, "" if there is none; None: unknown.
-        missing: number of successful listings in a row that lacked it.
+        missing_since: time of the first successful listing in a row that lacked it; None: the last
+            one has it.
     """
 
     digest: str
     etag: str | None = None
     signature: str | None = None
-    missing: int = 0
+    missing_since: float | None = None
 
 
 class State(BaseModel):

@@ -56,9 +56,19 @@ class OwnWants:
         """
         content = wants.model_dump_json().encode()
         if content != self._put.rstrip():
-            # In one call, so that no reader sees a part; JSON may end with spaces.
-            os.pwrite(self._descriptor, content.ljust(len(self._put)), 0)
-            self._put = content.ljust(len(self._put))
+            # JSON may end with spaces: they take the room first, so that a full disk fails before
+            # the earlier wants are touched, and these are replaced in one call.
+            self._write(b" " * (len(content) - len(self._put)), len(self._put))
+            self._put = self._put.ljust(len(content))
+            content = content.ljust(len(self._put))
+            self._write(content, 0)
+            self._put = content
+
+    def _write(self, content: bytes, at: int) -> None:
+        """Write all of it, also if the system takes a part at a time."""
+        while content:
+            written = os.pwrite(self._descriptor, content, at)
+            content, at = content[written:], at + written
 
     def close(self) -> None:
         """Want nothing any more."""

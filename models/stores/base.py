@@ -1,4 +1,4 @@
-"""A repository in a store, over the library obstore: list, read, read a range, write if absent."""
+"""A repository in a store: list, read, read a range; most stores do so by the library obstore."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import abc
 import contextlib
 import datetime as dt
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from models.stores.aws import ProfileError
@@ -21,7 +20,6 @@ PAGE = 1000  # keys in an answer; no store sends more
 # A store that is away is asked again by the next poll; the retries are for single lost answers.
 RETRIES, RETRY_S, BACKOFF_S = 3, 15, 0.1
 CONNECT_S, READ_S, REQUEST_S = 5, 15, 60
-UPLOAD_PART = 16 << 20
 PIECE = 1 << 20  # bytes of an answer that are taken at once
 
 
@@ -49,21 +47,13 @@ class Store(abc.ABC):
 
     Args:
         url: of the repository.
-
-    Raises:
-        StoreError: if variables or files of the store's tools are wrong.
     """
 
     def __init__(self, url: StoreUrl) -> None:
         self.url = url
-        with self._translated(None):
-            self._store = self._opened()
 
     @abc.abstractmethod
-    def _opened(self) -> ObjectStore:
-        """The library's object for the repository; nothing is sent."""
-
-    async def entries(self, limit: int, below: str | None = None) -> AsyncIterator[Entry]:
+    def entries(self, limit: int, below: str | None = None) -> AsyncIterator[Entry]:
         """All files of the repository, or of a folder in it.
 
         Args:
@@ -74,6 +64,58 @@ class Store(abc.ABC):
             TooLarge: if there are more.
             StoreError: if they cannot be listed; what was returned until then is a part only.
         """
+
+    async def read(self, key: str, limit: int) -> Content:
+        """A whole small file; see `read_unless`."""
+        content = await self.read_unless(key, limit, None)
+        if content is None:
+            raise StoreError(f"{self.url}/{key}: the store answers as if it had been asked before")
+        return content
+
+    @abc.abstractmethod
+    async def read_unless(self, key: str, limit: int, etag: str | None) -> Content | None:
+        """A whole small file; None if it still has this ETag.
+
+        Raises:
+            Missing: if there is none.
+            TooLarge: if it has more bytes than the limit.
+            StoreError: if it cannot be read.
+        """
+
+    @abc.abstractmethod
+    async def read_range(self, key: str, start: int, stop: int, size: int) -> memoryview:
+        """The bytes from `start` to `stop` of a file of `size` bytes.
+
+        A file that is read at once needs no server that answers range requests.
+
+        Raises:
+            Missing: if there is no such file.
+            TooLarge: if it is read at once, and larger, or more bytes arrive.
+            StoreError: if it cannot be read.
+        """
+
+    async def stop_reading(self) -> None:  # noqa: B027 # most stores keep nothing open
+        """End what ranges of a file have left open; called after each download."""
+
+
+class LibraryStore(Store):
+    """See `Store`; the library obstore reads it.
+
+    Raises:
+        StoreError: if variables or files of the store's tools are wrong.
+    """
+
+    def __init__(self, url: StoreUrl) -> None:
+        super().__init__(url)
+        with self._translated(None):
+            self._store = self._opened()
+
+    @abc.abstractmethod
+    def _opened(self) -> ObjectStore:
+        """The library's object for the repository; nothing is sent."""
+
+    async def entries(self, limit: int, below: str | None = None) -> AsyncIterator[Entry]:
+        """See `Store.entries`."""
         import obstore  # noqa: PLC0415 # an extra
 
         with self._translated(None):
@@ -87,21 +129,8 @@ class Store(abc.ABC):
                 for each in page:
                     yield Entry(each["path"], each["e_tag"])
 
-    async def read(self, key: str, limit: int) -> Content:
-        """A whole small file; see `read_unless`."""
-        content = await self.read_unless(key, limit, None)
-        if content is None:
-            raise StoreError(f"{self.url}/{key}: the store answers as if it had been asked before")
-        return content
-
     async def read_unless(self, key: str, limit: int, etag: str | None) -> Content | None:
-        """A whole small file; None if it still has this ETag.
-
-        Raises:
-            Missing: if there is none.
-            TooLarge: if it has more bytes than the limit.
-            StoreError: if it cannot be read.
-        """
+        """See `Store.read_unless`."""
         return await self._read_from(self._store, key, limit, etag)
 
     async def _read_from(
@@ -126,15 +155,7 @@ class Store(abc.ABC):
         return None
 
     async def read_range(self, key: str, start: int, stop: int, size: int) -> memoryview:
-        """The bytes from `start` to `stop` of a file of `size` bytes.
-
-        A file that is read at once needs no server that answers range requests.
-
-        Raises:
-            Missing: if there is no such file.
-            TooLarge: if it is read at once, and larger, or more bytes arrive.
-            StoreError: if it cannot be read.
-        """
+        """See `Store.read_range`."""
         import obstore  # noqa: PLC0415 # an extra
 
         if (start, stop) == (0, size):
@@ -148,40 +169,6 @@ class Store(abc.ABC):
                 if len(data) > stop - start:  # whatever the head of the answer says
                     raise TooLarge(f"{key} sends more than the {stop - start:,} bytes asked for")
             return memoryview(data)
-
-    async def write(self, key: str, content: bytes | Path) -> None:
-        """Write a file; a large one in parts.
-
-        Raises:
-            StoreError: if that fails.
-        """
-        import obstore  # noqa: PLC0415 # an extra
-
-        with self._translated(key):
-            await obstore.put_async(self._store, key, content, chunk_size=UPLOAD_PART)
-
-    async def write_new(self, key: str, content: bytes) -> None:
-        """Write a small file if there is none, whoever else does so at this moment.
-
-        Raises:
-            Exists: if there is one.
-            StoreError: if that fails.
-        """
-        import obstore  # noqa: PLC0415 # an extra
-
-        with self._translated(key):
-            await obstore.put_async(self._store, key, content, mode="create")
-
-    async def remove(self, key: str) -> None:
-        """Remove a file, if it is there.
-
-        Raises:
-            StoreError: if that fails.
-        """
-        import obstore  # noqa: PLC0415 # an extra
-
-        with contextlib.suppress(Missing), self._translated(key):
-            await obstore.delete_async(self._store, key)
 
     @contextlib.contextmanager
     def _translated(self, key: str | None) -> Iterator[None]:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from models.stores.aws import credentials_here
-from models.stores.base import Store, client_options, retries
+from models.stores.base import LibraryStore, client_options, retries
+from models.stores.errors import Missing
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
+UPLOAD_PART = 16 << 20
 
-class Bucket(Store):
-    """See `Store`; credentials are found as the tools of the store find them."""
+
+class Bucket(LibraryStore):
+    """See `Store`; it can also be written to.
+
+    Credentials are found as the tools of the store find them.
+    """
 
     def _opened(self) -> ObjectStore:
         # Not at the top: an extra, whose import starts threads.
@@ -42,3 +50,37 @@ class Bucket(Store):
             retry_config=retries(),
             credential_provider=provider,
         )
+
+    async def write(self, key: str, content: bytes | Path) -> None:
+        """Write a file; a large one in parts.
+
+        Raises:
+            StoreError: if that fails.
+        """
+        import obstore  # noqa: PLC0415 # an extra
+
+        with self._translated(key):
+            await obstore.put_async(self._store, key, content, chunk_size=UPLOAD_PART)
+
+    async def write_new(self, key: str, content: bytes) -> None:
+        """Write a small file if there is none, whoever else does so at this moment.
+
+        Raises:
+            Exists: if there is one.
+            StoreError: if that fails.
+        """
+        import obstore  # noqa: PLC0415 # an extra
+
+        with self._translated(key):
+            await obstore.put_async(self._store, key, content, mode="create")
+
+    async def remove(self, key: str) -> None:
+        """Remove a file, if it is there.
+
+        Raises:
+            StoreError: if that fails.
+        """
+        import obstore  # noqa: PLC0415 # an extra
+
+        with contextlib.suppress(Missing), self._translated(key):
+            await obstore.delete_async(self._store, key)

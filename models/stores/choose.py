@@ -17,4 +17,9 @@ def open_store(url: StoreUrl) -> Store:
     Raises:
         StoreError: if variables or files of the store's tools are wrong.
     """
+    if url.scheme == "models":
+        # Not at the top: only servers with an extra need its imports.
+        from models.stores.mlflow import RegisteredModel  # noqa: PLC0415
+
+        return RegisteredModel(url)
     return STORES.get(url.scheme, Bucket)(url)

@@ -14,7 +14,7 @@ from models.stores.urls import CREDENTIALS, StoreUrl
 STATUS = re.compile(r"status code: ([0-9]{3}(?: [A-Za-z]+){0,4})")
 CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
 DENIED = ("ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "TokenRefreshRequired")
-# In this order: the first words that are found say most.
+# In this order: the first words that are found say most. The last ones are names of exceptions.
 REASONS = {
     "Range request not supported": "the server answers no range requests, which large files need",
     "dns error": "its name cannot be resolved",
@@ -32,6 +32,13 @@ REASONS = {
     "kind: Request": "the request failed",
     "BareRedirect": "the bucket is in another region: set AWS_REGION",
     "MissingAccount": "set AZURE_STORAGE_ACCOUNT_NAME",
+    "name resolution": "its name cannot be resolved",
+    "Name or service not known": "its name cannot be resolved",
+    "peer closed": "the connection broke",
+    "ReadError": "the connection broke",
+    "ConnectError": "no connection is possible",
+    "Timeout": "it took too long",
+    "RemoteProtocolError": "its answer is malformed",
 }
 LOGIN = re.compile("credential|metadata|token|key file|oauth", re.IGNORECASE)
 
@@ -54,7 +61,7 @@ class TooLarge(StoreError):
 
 def reason_of(error: Exception, url: StoreUrl) -> str:
     """What a library's error says, without what may be secret in it."""
-    text = str(error)
+    text = f"{type(error).__name__}: {error}"
     status, code = STATUS.search(text), CODE.search(text)
     if status is not None:
         said = f"the store answers {status[1]}" + (f", {code[1]}" if code else "")

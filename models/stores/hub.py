@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from models.stores.base import CONNECT_S, READ_S, Entry, Store, client_options, retries
+from models.stores.base import CONNECT_S, READ_S, Entry, LibraryStore, client_options, retries
 from models.stores.errors import StoreError, TooLarge
 from models.stores.urls import CREDENTIALS
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ENDPOINT = "https://huggingface.co"
 
 
-class HubRepository(Store):
+class HubRepository(LibraryStore):
     """See `Store`; files are listed by the Hub's own library, and read over HTTP."""
 
     def _opened(self) -> HTTPStore:

@@ -17,6 +17,7 @@ EXAMPLES = {
     "gs": "gs://bucket/models",
     "az": "az://container/models",
     "hf": "hf://organization/repository@revision",
+    "models": "models:/digits@champion",
     "https": "https://example.com/models",
     "http": "http://127.0.0.1:8080/models",
 }
@@ -25,14 +26,23 @@ CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or the machine's role",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS, or the machine's service account",
     "az": "AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY, or the machine's identity",
+    "models": "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN",
     "hf": "HF_TOKEN, or the token of `hf auth login`",
     "https": "a line for the host in ~/.netrc",
     "http": "a line for the host in ~/.netrc",
 }
+# The variables that say on which service a place is.
+SERVICES = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+    "az": ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ENDPOINT"),
+    "hf": ("HF_ENDPOINT",),
+    "models": ("MLFLOW_REGISTRY_URI", "MLFLOW_TRACKING_URI"),
+}
 PACKAGES = ("obstore",)  # of the extra
-HUB_PACKAGES = (*PACKAGES, "huggingface_hub")
+EXTRAS = {"hf": ("hub", (*PACKAGES, "huggingface_hub")), "models": ("mlflow", (*PACKAGES, "httpx"))}
 # A bucket or container; of web servers a host, perhaps with a port.
 PLACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?")
+REGISTERED = re.compile(r"[^/:]+(@[^/@:]+|/[0-9]+)")
 HUB_PATH = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(@[A-Za-z0-9][A-Za-z0-9._-]*)?")
 
 
@@ -46,7 +56,8 @@ class StoreUrl:
 
     Attributes:
         scheme: a key of `EXAMPLES`.
-        place: the bucket or container; of a web server the host, perhaps with a port.
+        place: the bucket or container; of a web server the host, perhaps with a port; of a
+            registered model empty.
         path: of the repository, without slashes around it; empty: the whole place.
     """
 
@@ -56,7 +67,8 @@ class StoreUrl:
 
     def __str__(self) -> str:
         """The URL."""
-        return f"{self.scheme}://{self.place}" + f"/{self.path}" * bool(self.path)
+        place = f"//{self.place}" * bool(self.place)
+        return f"{self.scheme}:{place}" + f"/{self.path}" * bool(self.path)
 
     @classmethod
     def parse(cls, text: str) -> StoreUrl:
@@ -71,14 +83,20 @@ class StoreUrl:
             raise NotAPlace("it is not a URL") from None
         scheme = parts.scheme.lower()
         if scheme not in EXAMPLES:
-            known = ", ".join(f"{each}://" for each in EXAMPLES)
-            raise NotAPlace(f"{scheme}:// is not supported; use a folder, or {known}")
+            known = ", ".join(_beginning(each) for each in EXAMPLES.values())
+            raise NotAPlace(f"{_beginning(text)} is not supported; use a folder, or {known}")
         if "@" in parts.netloc or parts.query or parts.fragment or "?" in text or "#" in text:
             raise NotAPlace(
                 "the URL may have neither a login nor a query, because it is shown in logs; "
                 f"give credentials as {CREDENTIALS[scheme]}"
             )
-        if PLACE.fullmatch(parts.netloc) is None:
+        if scheme == "models":
+            if REGISTERED.fullmatch(path := unquote(parts.path)[1:]) is None or parts.netloc:
+                raise NotAPlace(
+                    "it names no version of a registered model; write it as in "
+                    "models:/digits@champion or models:/digits/3"
+                )
+        elif PLACE.fullmatch(parts.netloc) is None:
             raise NotAPlace(f"it names no place; write it as in {EXAMPLES[scheme]}")
         path = unquote(parts.path).strip("/")
         if not path.isprintable() or {"", ".", ".."} & set(path.split("/") if path else ()):
@@ -116,7 +134,7 @@ def writable_place(value: str) -> Place:
     found = place(value)
     if isinstance(found, StoreUrl) and found.scheme not in WRITABLE:
         raise NotAPlace(
-            f"{found.scheme}:// can only be read; write to a folder, s3://, gs:// or az://"
+            f"{_beginning(value)} can only be read; write to a folder, s3://, gs:// or az://"
         )
     return found
 
@@ -131,5 +149,11 @@ def check_store_extra(setting: str, url: StoreUrl) -> None:
     Raises:
         MissingExtra: if they are not.
     """
-    extra, packages = ("hub", HUB_PACKAGES) if url.scheme == "hf" else ("remote", PACKAGES)
+    extra, packages = EXTRAS.get(url.scheme, ("remote", PACKAGES))
     check_extra(f"{setting}{url}", extra, packages)
+
+
+def _beginning(url: str) -> str:
+    """The scheme, with what separates it."""
+    found = SCHEME.match(url)
+    return "" if found is None else found[0]

@@ -6,13 +6,14 @@ import base64
 import json
 import netrc
 import os
+import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from models.manifest import MANIFEST_FILE
-from models.stores.base import Entry, Store, client_options, retries
+from models.stores.base import Entry, LibraryStore, client_options, retries
 from models.stores.errors import Missing, StoreError, TooLarge
 from models.stores.home import home_folder
 
@@ -21,13 +22,15 @@ if TYPE_CHECKING:
 
 INDEX_FILE = "index.json"
 MAX_INDEX_BYTES = 16 << 20
+MAX_FOLDERS = 1000  # of models, each of which costs a request
+MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")  # others are not asked for
 HINT = (
     f'put {INDEX_FILE} there, such as {{"digits": [1, 2]}}, or let the server list folders as '
     "JSON, as nginx does with `autoindex_format json`"
 )
 
 
-class WebFolder(Store):
+class WebFolder(LibraryStore):
     """See `Store`; its versions are those of `index.json`, else of folders that the server lists.
 
     A login is taken from ~/.netrc, and only sent over TLS.
@@ -90,7 +93,13 @@ class WebFolder(Store):
         try:
             index = (await self.read(INDEX_FILE, MAX_INDEX_BYTES)).data
         except Missing:
-            for model in await self._listed(""):
+            models = [each for each in await self._listed("") if MODEL.fullmatch(each)]
+            if len(models) > MAX_FOLDERS:
+                raise TooLarge(
+                    f"{self.url} has {len(models):,} folders, and at most {MAX_FOLDERS:,} are "
+                    f"listed one by one: put {INDEX_FILE} there"
+                ) from None
+            for model in models:
                 for version in await self._listed(model):
                     yield model, version
             return

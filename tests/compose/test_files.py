@@ -160,6 +160,24 @@ def test_the_server_sends_traces_only_to_the_collector() -> None:
     assert "--enable-feature=exemplar-storage" in services["prometheus"]["command"]
 
 
+def test_models_from_a_store_have_a_volume() -> None:
+    store = ("docker-compose.store.yml",)
+    services = config(store, (), TORCHLANE_MODEL_DIR="s3://bucket/models")["services"]
+    assert "export" not in services
+    api = services["api"]
+    assert "depends_on" not in api
+    assert api["build"]["args"]["EXTRAS"].split() == ["remote"]
+    (volume,) = api["volumes"]
+    assert (volume["source"], volume["target"]) == ("cache", "/cache")
+    assert "read_only" not in volume
+    settings = api["environment"]
+    assert settings["TORCHLANE_MODEL_DIR"] == "s3://bucket/models"
+    assert settings["TORCHLANE_SOURCE_CACHE"] == volume["target"]
+    assert "/cache" in (ROOT / "Dockerfile").read_text()  # so that its user owns a new volume
+    with pytest.raises(EngineError, match="set it to a store, such as s3://bucket/models"):
+        config(store, ())
+
+
 def test_haproxy_balances_any_number_of_servers() -> None:
     services = config((CLUSTER,), ("cluster",), BALANCER_SLOTS="100")["services"]
     assert set(services) == {

@@ -55,7 +55,7 @@ class Rendered:
     @property
     def containers(self) -> list[dict[str, Any]]:
         """All that run in a pod, one after the other."""
-        return [*self.pod["initContainers"], *self.pod["containers"]]
+        return [*self.pod.get("initContainers", ()), *self.pod["containers"]]
 
     @property
     def environment(self) -> dict[str, str]:

@@ -53,7 +53,9 @@ def strings(value: object) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("values", "folder"), [(None, "base"), ("gpu.yaml", "overlays/gpu")], ids=["base", "gpu"]
+    ("values", "folder"),
+    [(None, "base"), ("gpu.yaml", "overlays/gpu"), ("store.yaml", "overlays/store")],
+    ids=["base", "gpu", "store"],
 )
 def test_the_objects_are_those_of_a_kustomization(values: str | None, folder: str) -> None:
     chosen = None if values is None else yaml.safe_load((CHART / values).read_text())
@@ -111,6 +113,15 @@ def test_values_change_images_and_parts_of_objects() -> None:
     scaling = rendered.one("HorizontalPodAutoscaler")["spec"]
     assert (scaling["minReplicas"], scaling["maxReplicas"]) == (2, 10)
     assert rendered.one("NetworkPolicy")["spec"]["policyTypes"] == ["Ingress"]
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/models", "models:/digits@champion"])
+def test_a_store_without_a_volume_is_refused(url: str) -> None:
+    settings = {"TORCHLANE_MODEL_DIR": url}
+    with pytest.raises(helm.HelmError, match=r"whose files need a volume: add .*store\.yaml"):
+        render({"settings": settings})
+    rendered = render({"settings": {**settings, "TORCHLANE_SOURCE_CACHE": "/tmp"}})
+    assert [each["image"] for each in rendered.containers] == ["torchlane:1.0.0"]
 
 
 @pytest.mark.parametrize("release", ["2026", "a.b"])

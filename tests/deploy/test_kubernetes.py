@@ -13,6 +13,7 @@ import pytest
 from app.main import create_app
 from app.processes.server import RESERVE
 from app.settings import PREFIX, Settings, SettingsError, load_settings
+from models.stores.urls import StoreUrl
 from tests.deploy.kustomization import KUBERNETES, Rendered, build
 
 ROOT = Path(__file__).parents[2]
@@ -20,13 +21,12 @@ DOCUMENT = (ROOT / "docs/kubernetes.md").read_text()
 # The oldest release that knows every field, and the newest whose schemas are installed.
 RELEASES = ("1.27", kubernetes_validate.latest_version())
 BALANCER = "torchlane-balancer"
+WITH_IMAGE = ("base", "overlays/gpu", "overlays/production", "overlays/cluster")  # of a model
 USER = 10001  # of the image
 RESERVE_S = 5  # at least, from the end of the drain to SIGKILL
 
 
-@pytest.fixture(
-    scope="module", params=["base", "overlays/gpu", "overlays/production", "overlays/cluster"]
-)
+@pytest.fixture(scope="module", params=[*WITH_IMAGE, "overlays/store"])
 def rendered(request: pytest.FixtureRequest) -> Rendered:
     """Each kustomization, built, without a balancer: test_kubernetes_cluster.py looks at that."""
     _, servers = build(str(request.param)).parts(BALANCER)
@@ -179,6 +179,7 @@ def test_the_pod_passes_the_restricted_security_standard(rendered: Rendered) -> 
     assert not pod.keys() & {"hostNetwork", "hostPID", "hostIPC"}
 
 
+@pytest.mark.parametrize("rendered", WITH_IMAGE, indirect=True)
 def test_the_model_is_copied_to_the_model_folder(rendered: Rendered, settings: Settings) -> None:
     (init,) = rendered.pod["initContainers"]
     folder = str(settings.model_dir)
@@ -226,6 +227,25 @@ def test_scaling_and_disruption_keep_a_pod_running(rendered: Rendered) -> None:
     assert policy["periodSeconds"] >= rendered.pod["terminationGracePeriodSeconds"]
 
 
+@pytest.mark.parametrize("rendered", ["overlays/store"], indirect=True)
+def test_files_from_a_store_fit_their_volume(rendered: Rendered, settings: Settings) -> None:
+    """A pod whose volume exceeds its size is evicted."""
+    assert isinstance(settings.model_dir, StoreUrl)
+    assert rendered.pod["initContainers"] == []
+    mounts = {each["mountPath"]: each["name"] for each in rendered.server["volumeMounts"]}
+    assert mounts == {str(settings.source_cache): "cache", "/tmp": "tmp"}
+    volumes = {each["name"]: each["emptyDir"]["sizeLimit"] for each in rendered.pod["volumes"]}
+    assert volumes.keys() == {"cache", "tmp"}
+    size = int(volumes["cache"].removesuffix("Gi")) << 30
+    assert 0.8 * size < settings.source_cache_bytes < size
+    probe = rendered.server["startupProbe"]
+    waits_s = probe["periodSeconds"] * probe["failureThreshold"]
+    assert waits_s < rendered.one("Deployment")["spec"]["progressDeadlineSeconds"]
+    ports = [rule["ports"] for rule in rendered.one("NetworkPolicy")["spec"]["egress"]]
+    assert {"port": 443, "protocol": "TCP"} in ports[0]
+
+
+@pytest.mark.parametrize("rendered", WITH_IMAGE, indirect=True)
 def test_images_are_pinned_to_this_release(rendered: Rendered) -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     tags = dict(each["image"].rsplit(":", 1) for each in rendered.containers)

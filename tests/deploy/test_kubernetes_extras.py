@@ -45,7 +45,10 @@ def test_the_gpu_overlay_uses_every_requested_gpu() -> None:
 def test_production_has_keys_signatures_and_known_hosts() -> None:
     production = build("overlays/production")
     settings = production.environment
-    volumes = {each.pop("name"): each for each in production.pod["volumes"]}
+    volumes = {
+        each["name"]: {how: what for how, what in each.items() if how != "name"}
+        for each in production.pod["volumes"]
+    }
     files = {
         mount["mountPath"]: volumes[mount["name"]]
         for mount in production.server["volumeMounts"]

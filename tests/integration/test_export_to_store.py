@@ -18,6 +18,7 @@ from export.errors import ExportError
 from models.catalog import CATALOG
 from models.integrity import read_artifact
 from models.manifest import MANIFEST_FILE
+from models.stores.buckets import Bucket as Writable
 from models.stores.choose import open_store
 from models.stores.errors import StoreError
 from models.stores.urls import StoreUrl
@@ -36,7 +37,7 @@ def export(*arguments: str) -> tuple[int, str]:
 
 
 async def upload_to(bucket: Bucket, folder: Path) -> None:
-    await upload(open_store(StoreUrl.parse(bucket.url)), folder)
+    await upload(Writable(StoreUrl.parse(bucket.url)), folder)
 
 
 def names(bucket: Bucket, s3: Proxy) -> Sequence[str]:

@@ -41,6 +41,7 @@ class Mirrored:
         *,
         limit: int = GIB,
         verifier: Verifier | None = None,
+        gone_after_s: float = 0.0,
     ) -> None:
         self.cache = cache
         self.mirror = Mirror(cache, StoreUrl.parse(url))
@@ -55,6 +56,7 @@ class Mirrored:
             Cache(cache, limit, "TORCHLANE_SOURCE_CACHE_BYTES"),
             verifier,
             lambda policy, name, numbers: VersionPolicy.parse(policy).wanted(name, numbers),
+            gone_after_s,
         )
 
     def use(self, *versions: str) -> None:
@@ -260,6 +262,31 @@ async def test_a_version_leaves_only_after_two_listings_without_it(
     assert mirrored.versions() == {"m": [1]}
 
 
+async def test_listings_soon_after_each_other_remove_nothing(
+    tmp_path: Path, made: Path, s3: Proxy, bucket: Bucket
+) -> None:
+    """An administrator may ask twice while the store fails to list a version."""
+    folders = [write_artifact(made, "m", number) for number in (1, 2)]
+    for folder in folders:
+        bucket.upload(folder)
+    patient = Mirrored(tmp_path / "cache", bucket.url, "all", gone_after_s=3600)
+    await patient.look()
+    bucket.remove_version(folders[1])
+    for _ in range(3):
+        state = await patient.look()
+    assert patient.versions() == {"m": [2, 1]}
+    since = state.versions["m/2"].missing_since
+    assert since is not None
+    bucket.upload(folders[1])
+    state = await patient.look()
+    assert state.versions["m/2"].missing_since is None
+    bucket.remove_version(folders[1])
+    state = await patient.look()
+    assert (state.versions["m/2"].missing_since or 0) > since  # the time begins anew
+    await Mirrored(tmp_path / "cache", bucket.url, "all").look()
+    assert patient.versions() == {"m": [1]}
+
+
 async def test_a_listing_that_changes_while_it_is_read_loses_nothing(
     mirrored: Mirrored, made: Path, bucket: Bucket, s3: Proxy
 ) -> None:
@@ -317,6 +344,26 @@ async def test_a_lost_state_costs_no_download_and_changes_nothing_that_is_used(
     assert mirrored.repository.open(ModelId("m", 1)).digest == digest
     assert list(state.changed) == ["m/1"]
     assert s3.got("script.pt") == []
+
+
+async def test_a_kill_between_a_version_and_the_state_is_noticed(
+    mirrored: Mirrored, made: Path, bucket: Bucket, s3: Proxy, tmp_path: Path
+) -> None:
+    """The state says the digest of the version that was there before."""
+    folder = write_artifact(made, "m")
+    bucket.upload(folder)
+    before = (await mirrored.look()).model_copy(deep=True)
+    manifest = json.loads((folder / MANIFEST_FILE).read_bytes())
+    seal(folder, manifest | {"git_commit": "another one"})
+    bucket.upload(folder)
+    after = await mirrored.look()
+    mirrored.mirror.state.write(before)
+    again = await Mirrored(mirrored.cache, bucket.url).look()
+    assert again.versions["m/1"].digest == after.versions["m/1"].digest
+    mirrored.mirror.state.write(before)
+    mirrored.use("m/1")
+    again = await Mirrored(mirrored.cache, bucket.url).look()
+    assert again.changed == {}  # what is served is what the store has
 
 
 async def test_an_upload_that_is_not_complete_waits(
@@ -413,6 +460,72 @@ async def test_two_mirrors_share_files(
     await other.look()
     assert other.versions() == {"m": [1]}
     assert s3.got("script.pt") == []
+
+
+async def test_the_limit_holds_over_all_mirrors_that_nobody_uses(
+    tmp_path: Path, made: Path, s3: Proxy, s3_port: int, bucket: Bucket
+) -> None:
+    first, second = (large_version(made, 4 << 20, number) for number in (1, 2))
+    size = sum(file.stat().st_size for file in first.iterdir())
+    other = Bucket(s3_port, f"{bucket.name}-other")
+    other.upload(first)
+    bucket.upload(second)
+    left = Mirrored(tmp_path / "cache", other.url)
+    await left.look()
+    (left.mirror.partials / "arrived").write_bytes(bytes(1 << 20))
+    mirrored = Mirrored(tmp_path / "cache", bucket.url, limit=size + size // 2)
+    state = await mirrored.look()
+    assert "that TORCHLANE_SOURCE_CACHE_BYTES allows" in state.refused["m/2"]  # it is in use
+    left.wants.close()
+    lock = left.mirror.lock()
+    assert lock is not None
+    state = await mirrored.look()
+    assert list(state.refused) == ["m/2"]  # a process has it, which may be about to use it
+    os.close(lock)
+    file = left.mirror.folder / "lock"
+    file.rename(tmp_path / "lock")
+    file.mkdir()  # as one of another user, it cannot be opened
+    state = await mirrored.look()
+    assert list(state.refused) == ["m/2"]
+    file.rmdir()
+    (left.mirror.repository / "m" / "stray").touch()
+    state = await mirrored.look()
+    assert (state.refused, mirrored.versions()) == ({}, {"m": [2]})
+    assert left.versions() == {}
+    assert disk_use(tmp_path / "cache") < size + size // 2
+    back = Mirrored(tmp_path / "cache", other.url)
+    mirrored.wants.close()
+    state = await back.look()
+    assert (state.refused, back.versions()) == ({}, {"m": [1]})
+
+
+def disk_use(folder: Path) -> int:
+    """Bytes of all files; links count once."""
+    files = [file.stat() for file in folder.rglob("*") if file.is_file()]
+    return sum({file.st_ino: file.st_size for file in files}.values())
+
+
+async def test_versions_that_share_a_file_make_room_for_another(
+    tmp_path: Path, made: Path, s3: Proxy, bucket: Bucket
+) -> None:
+    """The file leaves with the last of them."""
+    first, third = large_version(made, 4 << 20, 1), large_version(made, 4 << 20, 3)
+    shared = write_artifact(made, "m", 2)
+    manifest = json.loads((shared / MANIFEST_FILE).read_bytes())
+    weights = json.loads((first / MANIFEST_FILE).read_bytes())["files"]["weights.bin"]
+    (shared / "weights.bin").write_bytes((first / "weights.bin").read_bytes())
+    manifest["files"]["weights.bin"] = weights
+    seal(shared, manifest)
+    for folder in (first, shared):
+        bucket.upload(folder)
+    mirrored = Mirrored(tmp_path / "cache", bucket.url, "all", limit=6 << 20)
+    await mirrored.look()
+    assert mirrored.versions() == {"m": [2, 1]}
+    bucket.upload(third)
+    mirrored.policy = "latest"
+    mirrored.use()
+    state = await mirrored.look()
+    assert (state.refused, mirrored.versions()) == ({}, {"m": [3]})
 
 
 async def test_a_full_disk_keeps_what_is_there(

@@ -138,6 +138,19 @@ async def test_a_server_that_lists_nothing_is_told_what_is_needed(site: Path) ->
         [entry async for entry in open_store(url).entries(10)]
 
 
+async def test_folders_cost_few_requests(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only those that can be models are asked for, and not too many of them."""
+    for name in ("m/1", "other/2", ".git/objects", "a b/1", "_old/1"):
+        (site / "models" / name).mkdir(parents=True)
+    with web_server(site) as (url, asked):
+        found = {entry.key async for entry in open_store(url).entries(10)}
+        assert found == {"m/1/manifest.json", "other/2/manifest.json"}
+        assert len(asked) == 1 + 1 + 2  # the index, all folders, each of the two
+        monkeypatch.setattr("models.stores.web.MAX_FOLDERS", 1)
+        with pytest.raises(TooLarge, match=r"has 2 folders, and at most 1 .* put index.json there"):
+            [entry async for entry in open_store(url).entries(10)]
+
+
 async def test_reads_are_bounded_and_large_files_need_ranges(site: Path) -> None:
     (site / "models").mkdir()
     (site / "models" / "a b").write_bytes(b"0123456789")

@@ -21,12 +21,20 @@ def test_urls_are_refused_with_their_scheme_only(url: str) -> None:
     assert url not in str(refused.value)
 
 
+@pytest.mark.parametrize("url", ["models:/digits/3", "models:/a@b", "runs:/0/model"])
+def test_urls_of_mlflow_are_refused(url: str) -> None:
+    with pytest.raises(NotLocal, match=f"^{url.partition('/')[0]}/ is not supported, only local"):
+        local_path(url)
+
+
 def test_a_file_url_says_what_to_leave_out() -> None:
     with pytest.raises(NotLocal, match="leave out file://"):
         local_path("file:///srv/models")
 
 
-@pytest.mark.parametrize("path", ["out", "/srv/a b", "./s3://x", "a:b", "s3:/x", "://", "in/*.csv"])
+@pytest.mark.parametrize(
+    "path", ["out", "/srv/a b", "./s3://x", "a:b", "models", "models:x", "s3:/x", "://", "in/*.csv"]
+)
 def test_paths_stay(path: str) -> None:
     check_local(path)
     assert local_path(path) == Path(path)

@@ -1,0 +1,1 @@
+"""Tests of parts of sources that need no store."""
