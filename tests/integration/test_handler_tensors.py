@@ -280,10 +280,38 @@ async def test_metadata_and_readiness(server: Server) -> None:
     assert [each["name"] for each in (await server.rest("/models/sums"))["inputs"]] == ["x"]
 
 
+async def test_configuration_and_statistics(server: Server) -> None:
+    config = await server.rest("/v2/models/sums/config")
+    assert (config["backend"], config["max_batch_size"]) == ("python", 8000)
+    assert [each["dims"] for each in (*config["input"], *config["output"])] == [[2], [2], []]
+    assert config["instance_group"][0]["count"] == 1
+    told = await server.ask("ModelConfig", name="counts")
+    assert isinstance(told, pb.ModelConfigResponse)
+    assert told.config.model_transaction_policy.decoupled
+    assert not config["model_transaction_policy"]["decoupled"]
+
+    async def counted(path: str) -> tuple[int, int, int]:
+        (of_it,) = [
+            each for each in (await server.rest(path))["model_stats"] if each["name"] == "pairs"
+        ]
+        parts = of_it["inference_stats"]
+        return of_it["inference_count"], parts["success"]["count"], parts["fail"]["count"]
+
+    before = await counted("/v2/models/pairs/stats")
+    assert (await posted(server, tensor([1, 2]), "/v2/models/pairs/infer")).status_code == 200
+    assert (await posted(server, tensor([9, 2]), "/v2/models/pairs/infer")).status_code == 500
+    after = await counted("/v2/models/stats")
+    assert [now - then for now, then in zip(after, before, strict=True)] == [1, 1, 1]
+    answer = await server.ask("ModelStatistics", name="pairs")
+    assert isinstance(answer, pb.ModelStatisticsResponse)
+    assert answer.model_stats[0].inference_count == after[0]
+    assert answer.model_stats[0].inference_stats.success.ns > 0
+
+
 async def test_handler_without_declarations_is_not_found(server: Server) -> None:
     told = "if its class declares `inputs` and `outputs`"
-    for path in ("/v2/models/plain", "/v2/models/plain/ready"):
-        assert told in (await server.rest(path))["error"]
+    for path in ("", "/ready", "/config", "/stats"):
+        assert told in (await server.rest(f"/v2/models/plain{path}"))["error"]
     answer = await posted(server, tensor([1, 2]), "/v2/models/plain/infer")
     assert (answer.status_code, told in answer.json()["error"]) == (404, True)
     await refused(grpc.StatusCode.NOT_FOUND, server.infer(row(model="plain")), told)
