@@ -70,18 +70,25 @@ class Plain(torchlane.Handler):
         return request.json()
 """
 YIELDS = """
+import asyncio
 import torchlane
 
 class Counts(torchlane.Handler):
     inputs = {"x": "float32[-1,2]"}
     outputs = {"y": "float32[-1]"}
-    made = 0
+    made = closed = 0
 
     async def predict(self, request):
         first, rows = map(int, request.tensors["x"][0])
         if first == -4:
-            yield {"y": [self.made]}
+            yield {"y": [self.made, self.closed]}
             return
+        if first == -5:
+            yield {"y": [0]}
+            try:
+                await asyncio.sleep(60)
+            finally:
+                self.closed += 1
         if first == -2:
             yield {"y": [0] * rows}
             return
@@ -419,11 +426,28 @@ async def told(stream: Any) -> pb.ModelStreamInferResponse:
 
 async def made(server: Server) -> int:
     """How many items the handler has yielded to streams of large ones."""
+    return (await made_and_closed(server))[0]
+
+
+async def made_and_closed(server: Server) -> tuple[int, int]:
     answer = await posted(
         server, {"x": [[-4, 1]]}, "/models/counts/predict", accept="application/json"
     )
     (item,) = answer.json()
-    return int(item["y"][0])
+    first, second = map(int, item["y"])
+    return first, second
+
+
+async def test_cancelled_stream_closes_a_generator_that_computes(server: Server) -> None:
+    _, before = await made_and_closed(server)
+    stream = opened(server)
+    await stream.write(counts(-5, 0).SerializeToString())
+    await told(stream)
+    stream.cancel()
+    async with asyncio.timeout(20):
+        while (await made_and_closed(server))[1] == before:
+            await asyncio.sleep(0.005)
+    assert await server.metric("torchlane_requests_in_flight") == 0
 
 
 async def test_handler_that_yields_has_more_than_one_answer(server: Server) -> None:
