@@ -17,7 +17,7 @@ ACCEPT = "application/json, */*;q=0.5"  # a stream becomes a list
 BUSY = (429, 503)
 PATIENCE_S = 120.0  # for a handler whose processes end again and again
 LONGEST_PAUSE_S = 5.0
-FIRST_ERROR, NO_CONTENT = 400, 204
+FIRST_ERROR = 400
 MOST_SHOWN = 1000
 # The process ended. Another request may have ended it, so it is sent again, alone.
 NOT_ITS_OWN = ("handler_died", "handler_memory")
@@ -71,11 +71,7 @@ class Client:
         give_up_at = time.monotonic() + PATIENCE_S
         while True:
             beat()
-            try:
-                answer = self._send("POST", path, content, {"Content-Type": body.media_type})
-            except (OSError, http.client.HTTPException) as error:
-                beat()
-                raise BulkError(f"the server of the run does not answer: {error!r}") from error
+            answer = self._posted(path, body.media_type, content, beat)
             error_of, code = _error_of(answer)
             if answer.status not in BUSY or not code:
                 break
@@ -89,6 +85,19 @@ class Client:
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
+
+    def _posted(
+        self, path: str, media_type: str, content: bytes, beat: Callable[[], None]
+    ) -> _Answer:
+        # The server closes connections that were idle for long: a new one is tried then.
+        for is_last in (self._connection.sock is None, True):
+            try:
+                return self._send("POST", path, content, {"Content-Type": media_type})
+            except (OSError, http.client.HTTPException) as error:
+                beat()
+                if is_last or isinstance(error, TimeoutError):
+                    raise BulkError(f"the server of the run does not answer: {error!r}") from error
+        raise RuntimeError("bug: a request was not sent")
 
     def _send(self, method: str, path: str, content: bytes, more: dict[str, str]) -> _Answer:
         try:

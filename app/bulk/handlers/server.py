@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -74,7 +73,7 @@ class PrivateServer:
         self._process = subprocess.Popen(  # nosec B603
             [sys.executable, "-P", "-m", "app.bulk.handlers.launch", str(os.getpid())],
             env=environment,
-            cwd=tempfile.gettempdir(),  # a `.env` file here is not for it
+            cwd="/",  # a `.env` file here is not for it, nor one that others may write
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
