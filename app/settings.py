@@ -229,7 +229,7 @@ class Settings(BaseSettings):
     model_dir: Annotated[Path | StoreUrl, BeforeValidator(place)] = Path("artifacts")
     """The repository: what `torchlane export --out` wrote to; a folder, or s3://bucket/models."""
     versions: Annotated[str, AfterValidator(_version_policy)] = "latest"
-    """Versions to serve: `latest`, `latest:2`, `all`, `3,5`; for one model `digits=3;latest`."""
+    """Versions to serve: `latest`, `latest:2`, `all`, `none`, `3,5`; `digits=3;none` for models."""
     reload_s: float = Field(5, ge=0, le=86_400, allow_inf_nan=False)
     """Seconds between two checks for new versions; 0: only on POST /admin/reload."""
     source_poll_s: float = Field(30, ge=0, le=86_400, allow_inf_nan=False)

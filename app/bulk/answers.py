@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from app.bulk.errors import BulkError, UsageError
+from app.bulk.errors import BulkError
 from app.bulk.scoring import ScoredBlock
+from app.bulk.tables import NO_COLUMNS, schema_of, table_of
 from app.codecs.answers import highest
 from app.codecs.base import Codec
 from app.types import Array, Arrays
@@ -23,7 +23,6 @@ from models.tensors import TensorSpec
 MAX_MAPPED_BYTES = 1 << 30  # of the masks of a block, which are written together
 
 OWN = {"id", "row", "error", "label", "score", "labels", "scores", "indices", "spans", "cut"}
-NO_COLUMNS: Mapping[str, Any] = MappingProxyType({})
 SPAN = [
     ("label", pa.string()),
     ("score", pa.float64()),
@@ -79,19 +78,7 @@ class Answers:
         self._own = OWN if codec.places is None else OWN | {"image"}
         fields = self._fields()
         self._answer_names = [name for name, _ in fields if not (self._cuts and name == "cut")]
-        names = {"id", "row", "error", *(name for name, _ in fields)}
-        self.schema = pa.schema(
-            [
-                ("id", pa.int64() if integer_ids else pa.string()),
-                ("row", pa.int64()),
-                *((_free_name(name, names), kind) for name, kind in extra_columns.items()),
-                *fields,
-                ("error", pa.string()),
-            ]
-        )
-        if len(set(self.schema.names)) < len(self.schema.names):
-            columns = ", ".join(self.schema.names)
-            raise UsageError(f"--keep: the results would have columns of one name: {columns}")
+        self.schema = schema_of(fields, integer_ids=integer_ids, extra_columns=extra_columns)
 
     def table(self, scored_block: ScoredBlock) -> Any:
         """A row for each row of the block, in order; rows with an error have no prediction."""
@@ -127,16 +114,7 @@ class Answers:
         if self._cuts:
             cuts = cut_counts if block.items is not None else np.zeros(count, np.int64)
             predictions.append(pa.array(cuts, pa.int32(), mask=rows < 0))
-        ids = pa.array(block.ids, self.schema.field("id").type)
-        numbers = pa.array(np.arange(block.first, block.first + count))
-        fields = [self.schema.field(2 + at) for at in range(len(block.extra_columns))]
-        extra = [
-            each if isinstance(each, pa.Array | pa.ChunkedArray) else pa.array(each, field.type)
-            for each, field in zip(block.extra_columns, fields, strict=True)
-        ]
-        return pa.Table.from_arrays(
-            [ids, numbers, *extra, *predictions, errors], schema=self.schema
-        )
+        return table_of(block, predictions, errors, self.schema)
 
     @staticmethod
     def _take(columns: Sequence[Any], rows: Array) -> list[Any]:
@@ -258,11 +236,6 @@ class Answers:
     def _column_of(self, output: str) -> str:
         """The column of an output; a name that another column has gets a suffix."""
         return f"{output}_output" if output in self._own else output
-
-
-def _free_name(name: str, names: Collection[str]) -> str:
-    """The name of a copied column; one that the results have gets a suffix."""
-    return f"{name}_input" if name in names else name
 
 
 def _errors(scored_block: ScoredBlock, rows: Array) -> list[str | None]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import Protocol, Self
 
 import orjson
 
-from app.bulk.errors import BulkError, UsageError
+from app.bulk.errors import BulkError
 from app.codecs.missing import nan_as_null
-from app.codecs.values import misshapen
 from models.categories import by_input, optional_inputs
 from models.codec_specs import TextCodecSpec, categories_of
 from models.manifest import Manifest
+from models.tensors import TensorSpec
 
 INPUT, ID = "input", "id"
 ALL_OTHERS = ("*",)
@@ -99,9 +100,44 @@ ROW_OF_FILES = ColumnChoice(INPUT, {}, ID)  # for sources without a table, or th
 ROW_OF_ARRAY = ColumnChoice(INPUT, {}, None)
 
 
+class ColumnChooser(Protocol):
+    """Chooses the columns of a table, for a model or a handler.
+
+    Attributes:
+        input: the column that the user named; None for one of the usual names.
+        id: the same for the ids.
+        vectors: the columns that the user named for inputs, see `ColumnChoice`.
+        extra_columns: the columns to copy into the results.
+        specs: the inputs, of which the columns are known to be; empty if nothing is known.
+        takes_nan: whether numbers may be missing.
+        optional: the inputs that a row may lack.
+    """
+
+    @property
+    def input(self) -> str | None: ...
+    @property
+    def id(self) -> str | None: ...
+    @property
+    def vectors(self) -> Mapping[str, tuple[str, ...]]: ...
+    @property
+    def extra_columns(self) -> Sequence[str]: ...
+    @property
+    def specs(self) -> Sequence[TensorSpec]: ...
+    @property
+    def takes_nan(self) -> bool: ...
+    @property
+    def optional(self) -> frozenset[str]: ...
+
+    def choose(self, there: Sequence[str], where: str, *, sparse: bool = False) -> ColumnChoice:
+        """See `Chooser.choose`."""
+
+    def without_id(self) -> Self:
+        """The same, for a table that may have no ids."""
+
+
 @dataclass(frozen=True, slots=True)
 class Chooser:
-    """Chooses the columns.
+    """Chooses the columns for a model.
 
     Attributes:
         manifest: describes the model's inputs.
@@ -116,6 +152,15 @@ class Chooser:
     id: str | None = None
     vectors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     extra_columns: Sequence[str] = ()
+
+    @property
+    def specs(self) -> Sequence[TensorSpec]:
+        """See `ColumnChooser`."""
+        return self.manifest.inputs
+
+    def without_id(self) -> Self:
+        """See `ColumnChooser`."""
+        return replace(self, id=None)
 
     @property
     def takes_nan(self) -> bool:
@@ -140,20 +185,7 @@ class Chooser:
                 columns.
         """
         choice = self._choose(there, where, sparse=sparse)
-        others = [name for name in there if name not in choice.names]
-        extra = (
-            tuple(others) if tuple(self.extra_columns) == ALL_OTHERS else tuple(self.extra_columns)
-        )
-        if unknown := [name for name in extra if name not in there]:
-            raise BulkError(
-                f"{where} has no column {list_names(unknown)}; it has {list_names(there)}"
-            )
-        choice = replace(choice, extra_columns=extra)
-        twice = [name for name in choice.names if there.count(name) > 1]
-        if twice:
-            raise BulkError(
-                f"{where} has duplicate columns {list_names(twice)}: rename or drop them"
-            )
+        choice = with_extra(choice, self.extra_columns, there, where)
         with_categories = {each.input for each in categories_of(self.manifest.codec)}
         columns = choice.columns_of(self.manifest)
         scalars = {spec.name for spec in self.manifest.inputs if not spec.item_shape}
@@ -162,9 +194,7 @@ class Chooser:
         return replace(choice, texts=frozenset(texts)) if texts else choice
 
     def _choose(self, there: Sequence[str], where: str, *, sparse: bool) -> ColumnChoice:
-        for name in (self.input, self.id):
-            if name is not None and name not in there:
-                raise BulkError(f"{where} has no column {name!r}; it has {list_names(there)}")
+        check_named((self.input, self.id), there, where)
         id_column = self.id or (ID if ID in there else None)
         names = [spec.name for spec in self.manifest.inputs]
         if self.vectors:
@@ -209,30 +239,34 @@ class Chooser:
         return ColumnChoice(None, parts, id_column, vectors=self.vectors)
 
 
-def vectors_of(manifest: Manifest, texts: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
-    """The columns for inputs, from options such as `x=age,income`.
+def check_named(names: Sequence[str | None], there: Sequence[str], where: str) -> None:
+    """Check that the columns that the user named exist.
 
     Raises:
-        UsageError: if an input is not a vector of as many numbers.
+        BulkError: with those that do.
     """
-    vectors: dict[str, tuple[str, ...]] = {}
-    specs = {spec.name: spec for spec in manifest.inputs}
-    for text in texts:
-        name, _, rest = text.partition("=")
-        columns = tuple(column.strip() for column in rest.split(","))
-        if not all(columns) or name in vectors:
-            raise UsageError(
-                f"--columns {text!r}: must be the name of an input, =, and its columns, separated "
-                "by commas; once for each input"
-            )
-        spec = specs.get(name)
-        if spec is None or manifest.codec.kind != "tensor":
-            there = list_names([*specs]) if manifest.codec.kind == "tensor" else "not numbers"
-            raise UsageError(f"--columns {text!r}: the inputs are {there}")
-        if not spec.takes((len(columns),)):
-            raise UsageError(f"--columns {text!r}: {misshapen(spec, (len(columns),))}")
-        vectors[name] = columns
-    return vectors
+    for name in names:
+        if name is not None and name not in there:
+            raise BulkError(f"{where} has no column {name!r}; it has {list_names(there)}")
+
+
+def with_extra(
+    choice: ColumnChoice, extra: Sequence[str], there: Sequence[str], where: str
+) -> ColumnChoice:
+    """The choice, with the columns to copy.
+
+    Raises:
+        BulkError: if a column does not exist, or exists twice.
+    """
+    others = [name for name in there if name not in choice.names]
+    names = tuple(others) if tuple(extra) == ALL_OTHERS else tuple(extra)
+    if unknown := [name for name in names if name not in there]:
+        raise BulkError(f"{where} has no column {list_names(unknown)}; it has {list_names(there)}")
+    choice = replace(choice, extra_columns=names)
+    twice = [name for name in choice.names if there.count(name) > 1]
+    if twice:
+        raise BulkError(f"{where} has duplicate columns {list_names(twice)}: rename or drop them")
+    return choice
 
 
 def is_category(manifest: Manifest) -> bool:

@@ -74,7 +74,7 @@ class Decoder:
         count = len(raw.chunk)
         block = Block(
             raw.first,
-            self._ids(columns, choice, raw.first, count),
+            ids_of(columns, choice, raw.first, count, integer=self._integer_ids),
             np.arange(count),
             dict(columns.errors),
             None,
@@ -86,16 +86,6 @@ class Decoder:
             self._take_items(block, columns, choice, count)
         block.decode_s = time.perf_counter() - began
         return block
-
-    def _ids(self, columns: Columns, choice: ColumnChoice, first: int, count: int) -> Ids:
-        if choice.id is None:
-            if self._integer_ids:
-                return np.arange(first, first + count)
-            return [str(number) for number in range(first, first + count)]
-        ids = _list_of(columns.values[choice.id])
-        if self._integer_ids:
-            return [first + row if each is None else each for row, each in enumerate(ids)]
-        return [_text(first + row if each is None else each) for row, each in enumerate(ids)]
 
     def _take_numbers(
         self, block: Block, columns: Columns, choice: ColumnChoice, count: int
@@ -133,7 +123,7 @@ class Decoder:
         return True
 
     def _take_items(self, block: Block, columns: Columns, choice: ColumnChoice, count: int) -> None:
-        values = Columns({name: _list_of(each) for name, each in columns.values.items()})
+        values = Columns({name: list_of(each) for name, each in columns.values.items()})
         items, good = [], []
         for row in range(count):
             if row in block.errors:
@@ -153,7 +143,7 @@ class Decoder:
     def _item(self, block: Block, columns: Columns, choice: ColumnChoice, row: int) -> Item | None:
         """The item of a row; None if it is invalid, and its error is in the block."""
         try:
-            row_of = {name: _plain(columns.values[name][row]) for name in choice.inputs}
+            row_of = {name: plain(columns.values[name][row]) for name in choice.inputs}
             for name in self._may_be_missing:
                 if _is_missing(row_of[name], self._is_name or name in choice.texts):
                     row_of[name] = None
@@ -184,10 +174,10 @@ class Decoder:
             name = value.get("path")
             value = value.get("bytes") or (self._file(name) if isinstance(name, str) else None)
         if isinstance(value, Path):
-            return _read(value)
+            return read_file(value)
         # Base64 contains no full stop; names of files do.
         if isinstance(value, str) and not value.startswith("data:") and "." in value[:MAX_PATH]:
-            return _read(self._file(value))
+            return read_file(self._file(value))
         return value
 
     def _file(self, name: str) -> Path:
@@ -195,6 +185,26 @@ class Decoder:
             return self._folder / local_path(name)
         except NotLocal as error:
             raise InvalidInput(f"the file name is a URL: {error}") from error
+
+
+def ids_of(columns: Columns, choice: ColumnChoice, first: int, count: int, *, integer: bool) -> Ids:
+    """The ids of rows; a row without one has its number.
+
+    Args:
+        columns: of the rows.
+        choice: names the column of the ids.
+        first: number of the first row.
+        count: number of rows.
+        integer: whether ids are whole numbers; else they are texts.
+    """
+    if choice.id is None:
+        if integer:
+            return np.arange(first, first + count)
+        return [str(number) for number in range(first, first + count)]
+    ids = list_of(columns.values[choice.id])
+    if integer:
+        return [first + row if each is None else each for row, each in enumerate(ids)]
+    return [_text(first + row if each is None else each) for row, each in enumerate(ids)]
 
 
 def _is_missing(value: object, is_text: bool) -> bool:
@@ -210,7 +220,8 @@ def _check_filled(row: Mapping[str, object]) -> None:
             raise InvalidInput(f"{name!r} is empty")
 
 
-def _plain(value: Any) -> object:
+def plain(value: Any) -> object:
+    """A value of a column as a Python object."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     return value.as_py() if hasattr(value, "as_py") else value
@@ -220,7 +231,7 @@ def _text(name: object) -> str:
     return name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else str(name)
 
 
-def _list_of(column: Any) -> Sequence[Any]:
+def list_of(column: Any) -> Sequence[Any]:
     """The values of a column; texts that are not UTF-8, which Arrow does not check, as bytes."""
     if not hasattr(column, "to_pylist"):
         values: Sequence[Any] = column
@@ -239,7 +250,7 @@ def _octets(scalar: Any) -> Any:
         return scalar.as_buffer().to_pybytes() if hasattr(scalar, "as_buffer") else None
 
 
-def _read(path: Path) -> bytes:
+def read_file(path: Path) -> bytes:
     """The bytes of a regular file; a pipe or a device might never end.
 
     Raises:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from app.bulk.blocks import Block, BlockBounds, RawBlock, RowSource, raw_blocks
-from app.bulk.decoding import Recipe
 from app.bulk.errors import TooManyErrors
-from app.bulk.loading import decode_blocks
 from app.bulk.pipeline import FinishedBlock, Stages, Times
 from app.bulk.progress import Reporter
 from app.bulk.state import RunState, Shard
@@ -23,7 +21,7 @@ class BulkJob:
 
     Attributes:
         source: the rows.
-        recipe: decodes them.
+        decode: decodes its blocks, in order.
         bounds: where blocks and shards end.
         stop: the first row that is left out; None to read all rows.
         form: format of the shards.
@@ -32,7 +30,7 @@ class BulkJob:
     """
 
     source: RowSource
-    recipe: Recipe
+    decode: Callable[[Iterator[RawBlock]], Iterator[Block]]
     bounds: BlockBounds
     stop: int | None
     form: str
@@ -103,7 +101,7 @@ class Driver:
         job, state = self._job, self._state
         skipped_digest = state.shards[-1].stream if state.shards else ""
         raw = raw_blocks(job.source, state.rows, job.bounds, job.stop, skipped_digest)
-        return decode_blocks(self._time_reads(raw), job.recipe, job.workers)
+        return job.decode(self._time_reads(raw))
 
     def _time_reads(self, raw: Iterator[RawBlock]) -> Iterator[RawBlock]:
         while True:

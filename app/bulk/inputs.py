@@ -16,11 +16,11 @@ from app.bulk.errors import UsageError
 from models.local_paths import NotLocal, local_path
 
 STREAM, STREAM_FORMAT = "-", "stream"
-PICTURES, SOUNDS = "pictures", "sounds"
+CSV, PICTURES, SOUNDS = "csv", "pictures", "sounds"
 READ_LATER = (PICTURES, SOUNDS)  # a file that cannot be read is a bad row
 FORMATS = {
     ".parquet": "parquet",
-    ".csv": "csv",
+    ".csv": CSV,
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".npy": "npy",

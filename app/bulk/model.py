@@ -29,7 +29,7 @@ from app.codecs.choose import codec_for
 from app.engine.batch_runner import Contract
 from app.errors import ArtifactInvalid
 from app.registry.model_settings import ModelSettings
-from app.registry.repository import Artifact, Repository
+from app.registry.repository import Artifact, HandlerArtifact, Repository
 from app.serving.placement import Placement
 from app.serving.version_policy import VersionPolicy
 from app.types import Device, ModelId, Serving
@@ -162,8 +162,8 @@ class BulkModel:
 
 def open_artifact(
     repository: Repository, policy: VersionPolicy, name: str, version: int | None
-) -> Artifact:
-    """Open a version of a model; the digest of every file is checked.
+) -> Artifact | HandlerArtifact:
+    """Open a version of a model or handler; the digest of every file is checked.
 
     The policy chooses the version if none is given.
 
@@ -190,7 +190,7 @@ def open_artifact(
         version_text = version if version is not None else "that TORCHLANE_VERSIONS allows"
         raise UsageError(f"{name} has no version {version_text}; it has {there}")
     try:
-        return repository.open(ModelId(name, candidates[0]))
+        return repository.open_any(ModelId(name, candidates[0]))
     except ArtifactInvalid as error:
         raise BulkError(str(error)) from error
 

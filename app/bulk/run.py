@@ -5,50 +5,45 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import io
 import os
-import signal
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
 
 from app.bulk import state
-from app.bulk.answers import Answers
-from app.bulk.blocks import BlockBounds, RowSource, rows_of_block
-from app.bulk.columns import Chooser, vectors_of
-from app.bulk.decoding import Recipe
+from app.bulk.blocks import RAW_BYTES, BlockBounds
 from app.bulk.driver import BulkJob, Driver
-from app.bulk.errors import BulkError, TooManyErrors, UsageError, tell
-from app.bulk.inputs import STREAM_FORMAT, Inputs, find_inputs
+from app.bulk.driving import drive, judge
+from app.bulk.errors import UsageError, tell
+from app.bulk.handlers.bodies import BodyChooser, BodyRecipe
+from app.bulk.handlers.client import PATIENCE_S
+from app.bulk.handlers.needed import versions_for
+from app.bulk.handlers.server import PrivateServer
+from app.bulk.handlers.stages import FIELDS, HandlerStages
+from app.bulk.inputs import CSV, STREAM_FORMAT, Inputs, find_inputs
 from app.bulk.model import BulkModel, Choices, open_artifact, steps_of
-from app.bulk.pipeline import LocalStages, Stages
-from app.bulk.progress import Reporter, summary
-from app.bulk.sources.choose import folder_of, open_source
-from app.bulk.writing import ERRORS_FILE
-from app.errors import InvalidInput, TorchlaneError
+from app.bulk.parts import Model, Parts, of_model, plan_of, stream_of
+from app.bulk.sources.choose import open_source
+from app.bulk.tables import schema_of
 from app.extras import check_extras
 from app.model_source import source_of
 from app.registry.model_settings import ModelSettings
-from app.registry.repository import Repository
+from app.registry.repository import Artifact, HandlerArtifact, Repository
 from app.serving.version_policy import VersionPolicy
 from app.settings import Settings, SettingsError
 from app.types import ModelId
 from models.distributions import installed_version
 from models.integrity import Verifier
 from models.plan import Step
-from models.resources import usable_cores
-
-if TYPE_CHECKING:
-    from app.bulk.on_ray import ClusterModel
-
-Model: TypeAlias = "BulkModel | ClusterModel"
 
 PACKAGES = ("torchlane", "torch", "numpy", "pyarrow", "pillow", "soundfile", "soxr", "tokenizers")
-INTERRUPTED = 130
-TABLE_OPTIONS = ("columns", "keep")  # manifests of older runs lack them
-OPTIONS = ("top_k", "format", "rows_per_shard", "limit", "input_column", "id_column")
+# Of runs by handlers: options that they refuse, and settings that their server gets.
+ONLY_MODELS = ("top_k", "columns", "batch", "workers", "ray")
+OF_SERVER = (
+    *("model_dir", "devices", "replicas_per_device", "cpu_threads", "variant", "plan_precision"),
+    *("trusted_keys", "handlers", "models_file", "max_batch_size", "max_body_bytes", "hang_s"),
+    "max_answer_bytes",
+)
+HANDLER_ROWS, MAX_PLACES = 256, 64
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
@@ -70,110 +65,81 @@ def _run_locked(
 ) -> tuple[int, bool]:
     """Returns the exit code, and whether all threads have ended."""
     earlier = state.find(options.out, resume=options.resume)
-    model = _model(options, settings, earlier)
-    if options.top_k is not None:
-        try:
-            model.codec.check_top_k()
-        except InvalidInput as error:
-            raise UsageError(f"--top-k: {error}") from error
-    vectors = vectors_of(model.manifest, options.columns or ())
-    if vectors and options.input_column is not None:
-        raise UsageError("--columns and --input-column: give one of them")
-    column_names = options.input_column, options.id_column
-    chooser = Chooser(model.manifest, *column_names, vectors, options.keep or ())
-    stream = sys.stdin.buffer if inputs.format == STREAM_FORMAT else io.BytesIO()
-    source, choice = open_source(inputs, chooser, stream)
-    encoded = _has_files(model, source)
-    rows = rows_of_block(model.manifest, model.batch, source.row_bytes, encoded=encoded)
-    bounds = BlockBounds(rows, options.rows_per_shard)
-    plan = _plan(options, model, inputs, bounds)
+    repository = _repository(options, settings)
+    policy = VersionPolicy.parse(settings.versions)
+    artifact = open_artifact(repository, policy, options.model, options.version)
+    if isinstance(artifact, HandlerArtifact):
+        parts = _of_handler(options, settings, inputs, artifact, repository)
+    else:
+        model = _model(options, settings, earlier, artifact, repository)
+        parts = of_model(options, inputs, model)
     packages = PACKAGES if options.ray is None else (*PACKAGES, "ray")
     versions = {name: each for name in packages if (each := installed_version(name)) is not None}
-    folder = state.RunState(options.out, plan, earlier.shards if earlier else [], versions)
+    shards = earlier.shards if earlier else []
+    folder = state.RunState(options.out, parts.plan, shards, versions)
     if earlier is not None:
-        state.check_unchanged(earlier, plan, options.out)
+        state.check_unchanged(earlier, parts.plan, options.out)
         if earlier.is_finished:
-            code, lines = _judge(folder, options.max_bad)
+            code, lines = judge(folder, options.max_bad)
             tell(f"{options.out} is already finished", *lines)
             return code, True
-    recipe = Recipe(
-        *(model.manifest, model.files, choice, folder_of(inputs), source.integer_ids),
-        dict(source.extra_columns),
-    )
-    workers = _workers(options, model, encoded=encoded)
+    driver = Driver(parts.job, folder, parts.stages, parts.schema)
+    return drive(driver, parts.job, folder, parts.runner, options.max_bad)
+
+
+def _of_handler(
+    options: argparse.Namespace,
+    settings: Settings,
+    inputs: Inputs,
+    artifact: HandlerArtifact,
+    repository: Repository,
+) -> Parts:
+    """The parts of a run by a handler.
+
+    Raises:
+        UsageError: if handlers are off, or an option is of no use for one.
+        BulkError: if a model that it calls is missing.
+    """
+    if settings.handlers == "off":
+        raise UsageError(
+            f"{artifact.id} is a handler, whose code runs only with TORCHLANE_HANDLERS=on"
+        )
+    for name in ONLY_MODELS:
+        if getattr(options, name) is not None:
+            flag = "--" + name.replace("_", "-")
+            raise UsageError(f"{flag} is for models; {artifact.id} is a handler")
+    if not isinstance(settings.model_dir, Path):
+        raise UsageError(f"a handler and its models must be in a folder, not {settings.model_dir}")
+    variables = {
+        name.upper(): str(value.absolute() if isinstance(value, Path) else value)
+        for name in OF_SERVER
+        if (value := getattr(settings, name)) is not None
+    }
+    limits = artifact.manifest.limits
+    timeout_ms = max(settings.request_timeout_ms, limits.seconds * 1000)
+    variables |= {
+        "VERSIONS": versions_for(artifact, repository, settings.versions),
+        "REQUEST_TIMEOUT_MS": str(timeout_ms),
+    }
+    chooser = BodyChooser(options.input_column, options.id_column, options.keep or ())
+    source, choice = open_source(inputs, chooser, stream_of(inputs))
+    rows = min(HANDLER_ROWS, max(1, RAW_BYTES // max(1, source.row_bytes)))
+    bounds = BlockBounds(rows, options.rows_per_shard)
+    recipe = BodyRecipe(choice, source.integer_ids, inputs.format == CSV)
     job = BulkJob(
-        source, recipe, bounds, options.limit, options.format, workers, options.max_errors
+        source, recipe.decode, bounds, options.limit, options.format, 0, options.max_errors
     )
-    answers = Answers(
-        *(model.manifest, model.codec, options.top_k),
-        integer_ids=source.integer_ids,
-        extra_columns=source.extra_columns,
-    )
-    driver = Driver(job, folder, _stages(job, model, answers, options.top_k), answers.schema)
-    return _drive(driver, job, folder, model, options.max_bad)
-
-
-def _drive(
-    driver: Driver, job: BulkJob, folder: state.RunState, model: Model, max_bad: float
-) -> tuple[int, bool]:
-    """Returns the exit code, and whether all threads have ended."""
-    total = job.source.total
-    if total is not None and job.stop is not None:
-        total = min(total, job.stop)
-    if total == 0:
-        raise BulkError("the input has no rows")
-    code, lines = 0, list[str]()
-    try:
-        driver.start()
-        folder.begin(model.steps)
-        with Reporter(total, folder.rows) as reporter:
-            driver.work(reporter)
-        if not folder.rows:
-            raise BulkError("the input has no rows")
-        folder.end("finished", [], driver.report())
-        code, verdict = _judge(folder, max_bad)
-        lines = summary(driver.report(), job.workers, len(model.devices)) + verdict
-    except KeyboardInterrupt:
-        code = INTERRUPTED
-        rows = f"{folder.rows:,} rows are done"
-        lines = [f"torchlane: interrupted; {rows}: to resume, repeat the command with --resume"]
-        _end_if_interrupted(lines)
-        tell("torchlane: interrupted, stopping")
-    except TooManyErrors as error:
-        code = error.exit_code
-        folder.end("too many errors", driver.bad, driver.report())
-        lines = [f"torchlane: {error}; see {folder.folder / ERRORS_FILE} for the reasons"]
-    except (BulkError, TorchlaneError) as error:
-        code = error.exit_code if isinstance(error, BulkError) else BulkError.exit_code
-        lines = [f"torchlane: {error}"]
-    finally:
-        has_ended = driver.close()
-    tell(*lines)
-    return code, has_ended
-
-
-def _judge(folder: state.RunState, max_bad: float) -> tuple[int, list[str]]:
-    """The exit code of a finished run, and a line about its bad rows, also of earlier parts."""
-    if not folder.errors:
-        return 0, []
-    see = f"see {folder.folder / ERRORS_FILE} for the reasons"
-    if folder.errors == folder.rows:
-        return BulkError.exit_code, [f"torchlane: no row has a prediction: {see}"]
-    bad = f"{folder.errors:,} of {folder.rows:,} rows are bad"
-    if folder.errors > max_bad * folder.rows:
-        return BulkError.exit_code, [f"torchlane: {bad}, --max-bad allows {max_bad:.4g}: {see}"]
-    return 0, [f"{bad}: {see}"]
-
-
-def _end_if_interrupted(lines: Sequence[str]) -> None:
-    """Let a second Ctrl-C or SIGTERM end the process at once, at any point."""
-
-    def end(*_: object) -> None:
-        tell(*lines)
-        os._exit(INTERRUPTED)
-
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, end)
+    schema = schema_of(FIELDS, integer_ids=source.integer_ids, extra_columns=source.extra_columns)
+    server = PrivateServer(artifact.id.name, variables, settings.log_level)
+    path = f"/models/{artifact.id.name}/versions/{artifact.id.version}/predict"
+    places = min(MAX_PLACES, limits.processes * limits.concurrency * limits.max_batch_size)
+    stages = HandlerStages(server, path, places, timeout_ms / 1000 + PATIENCE_S, schema)
+    plan = {
+        **plan_of(options, artifact, inputs, "handler"),
+        "block_rows": rows,
+        "versions": variables["VERSIONS"],
+    }
+    return Parts(plan, job, stages, schema, stages)
 
 
 def _inputs(options: argparse.Namespace) -> Inputs:
@@ -196,11 +162,12 @@ def _inputs(options: argparse.Namespace) -> Inputs:
 
 
 def _model(
-    options: argparse.Namespace, settings: Settings, earlier: state.EarlierRun | None
+    options: argparse.Namespace,
+    settings: Settings,
+    earlier: state.EarlierRun | None,
+    artifact: Artifact,
+    repository: Repository,
 ) -> Model:
-    repository = _repository(options, settings)
-    policy = VersionPolicy.parse(settings.versions)
-    artifact = open_artifact(repository, policy, options.model, options.version)
     batch: int | None = options.batch
     steps: tuple[Step, ...] = ()
     if earlier is not None:  # as at the beginning: new measurements may differ
@@ -244,14 +211,6 @@ def _repository(options: argparse.Namespace, settings: Settings) -> Repository:
     return source.repository
 
 
-def _stages(job: BulkJob, model: Model, answers: Answers, top_k: int | None) -> Stages:
-    if isinstance(model, BulkModel):
-        return LocalStages(model, answers)
-    from app.bulk.on_ray import ClusterStages  # noqa: PLC0415
-
-    return ClusterStages(model, job.source, job.bounds, job.stop, job.recipe, top_k)
-
-
 def _trusted_keys(path: Path | None) -> Verifier | None:
     if path is None:
         return None
@@ -262,40 +221,3 @@ def _trusted_keys(path: Path | None) -> Verifier | None:
         return TrustedKeys.read(path)
     except KeyFileError as error:
         raise UsageError(f"--trusted-keys {path}: {error}") from error
-
-
-def _plan(
-    options: argparse.Namespace, model: Model, inputs: Inputs, bounds: BlockBounds
-) -> Mapping[str, Any]:
-    """What must not change from the beginning of a run to its end."""
-    artifact = model.artifact
-    return {
-        "model": {
-            "name": artifact.id.name,
-            "version": artifact.id.version,
-            "digest": artifact.digest,
-            "serves": model.label,
-        },
-        "inputs": [asdict(each) for each in inputs.arguments],
-        "options": {
-            name: getattr(options, name)
-            for name in (*OPTIONS, *TABLE_OPTIONS)
-            if name in OPTIONS or getattr(options, name) is not None
-        },
-        "batch": model.batch,
-        "block_rows": bounds.rows,
-        "device": {"kinds": sorted(model.kinds), "threads": model.threads},
-    }
-
-
-def _workers(options: argparse.Namespace, model: Model, *, encoded: bool) -> int:
-    """Number of decoding processes: files are slow, and processes do not share a GIL."""
-    if options.ray is not None:
-        return len(model.devices)  # the cluster decodes where it scores
-    if options.workers is not None:
-        return int(options.workers)
-    return usable_cores() if encoded else 0
-
-
-def _has_files(model: Model, source: RowSource) -> bool:
-    return model.manifest.codec.kind in ("image", "audio") and not source.has_numbers

@@ -16,6 +16,7 @@ from app.handlers.contract import HandlerAnswer, HandlerRequest
 from torchlane.handlers.frames import MalformedFrame, fits
 
 LOG = structlog.get_logger(__name__)
+ITEM_S, BYTES_PER_S = 0.05, 1e6  # a reader is slow that takes longer for an item, and fewer bytes
 
 
 class Owner(Protocol):
@@ -49,7 +50,9 @@ class Job:
 
     __slots__ = (
         "_answer",
+        "_full_at",
         "_owner",
+        "_slow_s",
         "_then",
         "ahead",
         "began",
@@ -73,6 +76,8 @@ class Job:
         self.timer: asyncio.TimerHandle | None = None
         self.ahead: deque[int] = deque()
         self.first_at = self.moved_at = 0.0
+        self._full_at = 0.0  # since when its code waits for its reader; 0: it does not
+        self._slow_s = 0.0  # for which it waited before, less what each item may take
         self._owner = owner
         self._answer: HandlerAnswer | None = None
         self._then: Callable[[], None] | None = None
@@ -95,14 +100,24 @@ class Job:
             self.request = replace(self.request, body=b"")  # a stream may last for hours
         self.ahead.append(len(body))
         self.moved_at = now
+        if not self._full_at and not fits(self.ahead, len(body)):  # another one like it
+            self._full_at = now
         take(body)
 
     def taken(self) -> None:
         """See `HandlerJob`."""
-        self.ahead.popleft()
+        size = self.ahead.popleft()
         self.moved_at = time.monotonic()
+        due_s = max(ITEM_S, size / BYTES_PER_S)
+        if self._full_at and fits(self.ahead, size):
+            self._slow_s, self._full_at = self.slow_s(self.moved_at), 0.0
+        self._slow_s = max(0.0, self._slow_s - due_s)
         if not self.is_settled:
             self._owner.taken(self)
+
+    def slow_s(self, now: float) -> float:
+        """Seconds for which its stream has waited for its reader, in all, beyond what is usual."""
+        return self._slow_s + (now - self._full_at if self._full_at else 0.0)
 
     def abandon(self) -> None:
         """See `HandlerJob`."""

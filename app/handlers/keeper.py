@@ -156,6 +156,7 @@ class Keeper:
             process.look()
             if not process.is_ready and now - self._since.get(process, math.inf) > self._ready_s:
                 process.end("start", f"it was not ready within {self._ready_s:g} s")
+        self._pool.look(now)
         self._later(LOOK_S, self._look)
 
     def _later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:

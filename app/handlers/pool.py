@@ -44,6 +44,7 @@ from torchlane.handlers.frames import TO_HANDLER_BYTES
 LOG = structlog.get_logger(__name__)
 READY_S = 300.0  # for import and `setup`
 SHARE = 0.1  # of the latest run in the moving average
+SLOW_S = 5.0  # in all, for the reader of a stream that others could have the place of
 LINES, LINES_PER_S = 20, 5.0  # of failures in the log
 
 
@@ -75,6 +76,7 @@ class ProcessPool:
         self._run_s = self._answer_s = 0.0
         self._is_closing = False
         self._is_draining = False
+        self._gives_way = False  # whether a place will be free at once
         self._wakes = False  # whether batches will be formed at the end of this turn
         self._emptied: asyncio.Event = asyncio.Event()
         self._lines = LineRate(LINES, LINES_PER_S)
@@ -94,6 +96,7 @@ class ProcessPool:
     def submit(self, requests: Sequence[HandlerRequest]) -> list[HandlerJob]:
         """See `HandlerPool`."""
         now = time.monotonic()
+        self._give_way(now)
         try:
             self._admit(requests, now)
         except TorchlaneError as error:
@@ -167,7 +170,11 @@ class ProcessPool:
         if queued <= 0:
             return
         oldest = next(iter(self._running), None)
-        running_s = 0.0 if free or oldest is None else self._run_s - (now - oldest.started)
+        running_s = (
+            0.0
+            if free or oldest is None or self._gives_way
+            else self._run_s - (now - oldest.started)
+        )
         ahead = math.ceil(queued / spec.max_batch_size) - 1
         wait_s = max(0.0, running_s) + ahead / self._keeper.places * self._run_s
         if queued > self.queue_limit:
@@ -180,6 +187,22 @@ class ProcessPool:
                 f"cannot meet the {left_s * 1000:.0f} ms deadline: {len(self._queue)} requests "
                 f"wait for the handler {spec.name}",
                 wait_s,
+            )
+
+    def _give_way(self, now: float) -> None:
+        """End the stream with the slowest reader, if no place is free for another request."""
+        self._gives_way = False
+        if self._keeper.room > 0:
+            return
+        slowest = max(self._running, key=lambda job: job.slow_s(now), default=None)
+        if slowest is not None and (slow_s := slowest.slow_s(now)) > SLOW_S:
+            self._gives_way = True
+            slowest.fail(
+                Overloaded(
+                    f"the stream gave way to other requests: the handler {self._spec.name} waited "
+                    f"{slow_s:.1f} s for its items to be read",
+                    self._answer_s,
+                )
             )
 
     def _wake(self) -> None:
@@ -308,6 +331,11 @@ class ProcessPool:
     def ended(self, process: HandlerProcess, cause: str, reason: str) -> None:
         """See `Pool`."""
         self._keeper.ended(process, cause, reason)
+
+    def look(self, now: float) -> None:
+        """See `Pool`."""
+        if self._queue:
+            self._give_way(now)
 
     def dropped_output(self, lines: int) -> None:
         """See `Pool`."""

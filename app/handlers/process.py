@@ -64,6 +64,9 @@ class Pool(Caller, Protocol):
     def dropped_output(self, lines: int) -> None:
         """See `HandlerMetrics`."""
 
+    def look(self, now: float) -> None:
+        """Do what is due; called every quarter of a second."""
+
 
 class HandlerProcess:
     """A process from its start to its end.

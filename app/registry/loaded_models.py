@@ -301,6 +301,10 @@ class LoadedModels:
         """The loaded model or handler of a version; None if the version is not served."""
         return self._by_id.get(model) or self._handlers.get(model)
 
+    def current(self, name: str) -> LoadedModel | LoadedHandler | None:
+        """The loaded model or handler for requests without a version, if any."""
+        return self._current.get(name) or self._current_handlers.get(name)
+
     def versions(self, name: str) -> tuple[ModelId, ...]:
         """Every served version of a model or handler, newest first."""
         models = (model for model in (*self._by_id, *self._handlers) if model.name == name)

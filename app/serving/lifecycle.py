@@ -19,6 +19,7 @@ from app.engine.engine import Engine
 from app.engine.replica import Replica, ReplicaState
 from app.errors import DeviceLost, ModelNotFound, ModelNotReady, ShuttingDown
 from app.registry.loaded_models import (
+    LoadedHandler,
     LoadedModels,
     ReplicaStatus,
     list_names,
@@ -228,11 +229,10 @@ class Lifecycle:
     def works(self, model: ModelId) -> bool:
         """Whether requests for this version, in whatever revision, can be answered now."""
         served = self.loaded.find_any(model.plain)
+        if isinstance(served, LoadedHandler):
+            return served.pool.works() and self.loaded.missing(served.manifest) is None
         if served is not None:
             model = served.id
-        handler = self.loaded.handler(model.name, model.version)
-        if handler is not None:
-            return handler.pool.works() and self.loaded.missing(handler.manifest) is None
         return self._installer.on_demand.works(model) or any(
             replica.serves(model) for replica in self._replicas
         )

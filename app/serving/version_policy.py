@@ -14,7 +14,9 @@ NO_OVERRIDE = Override()
 GRAMMAR = re.compile(r"(?:([A-Za-z0-9][A-Za-z0-9_-]{0,63})=)?(.+)")
 LATEST = re.compile(r"latest(?::([1-9][0-9]{0,3}))?")
 PINNED = re.compile(rf"{VERSION.pattern}(?:,{VERSION.pattern})*")
-VALID = "`latest`, `latest:2`, `all` or `3,5`, for one model `digits=3`, rules separated by `;`"
+VALID = (
+    "`latest`, `latest:2`, `all`, `none` or `3,5`, for one model `digits=3`, rules separated by `;`"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """Pinned versions, or else the number of newest ones; None: all."""
+    """Pinned versions, or else the number of newest ones; None: all, 0: none."""
 
     pinned: tuple[int, ...] = ()
     newest: int | None = 1
@@ -79,7 +81,7 @@ class VersionPolicy:
         rule = self._rules.get(name, self._default)
         candidates = [
             number
-            for number in rule.pinned or on_disk
+            for number in rule.pinned or (on_disk if rule.newest != 0 else ())
             if not override.forbids(ModelId(name, number))
         ]
         asked = [number for number in on_disk if ModelId(name, number) in override.loaded]
@@ -91,6 +93,8 @@ class VersionPolicy:
 def _rule(text: str) -> _Rule:
     if text == "all":
         return _Rule(newest=None)
+    if text == "none":
+        return _Rule(newest=0)
     if match := LATEST.fullmatch(text):
         return _Rule(newest=int(match[1] or 1))
     if PINNED.fullmatch(text):

@@ -32,6 +32,7 @@ from torchlane.handlers.frames import (
     Frame,
     MalformedFrame,
     head,
+    meta_of,
 )
 from torchlane.handlers.launch import Code, has_exited, launch
 
@@ -184,8 +185,7 @@ class Host:
         return ask_server(self._server or "", method, path, body, headers, self._seconds)
 
     def _send(self, kind: int, number: int, meta: Mapping[str, Any], body: bytes) -> None:
-        text = json.dumps(meta).encode() if meta else b""
-        self._end.sendall(head(kind, number, text, len(body)) + body)
+        self._end.sendall(head(kind, number, meta_of(meta), len(body)) + body)
 
 
 def _failure(body: bytes) -> dict[str, Any]:

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from app.bulk.model import BulkModel, Choices, open_artifact
 from app.registry.model_settings import ModelSettings
-from app.registry.repository import Repository
+from app.registry.repository import HandlerArtifact, Repository
 from app.serving.version_policy import VersionPolicy
 from models.processor import cpu_name
 from tests.e2e.server import running
@@ -87,6 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _model(given: argparse.Namespace) -> BulkModel:
     repository = Repository(given.artifacts)
     artifact = open_artifact(repository, VersionPolicy.parse("latest"), given.model, None)
+    if isinstance(artifact, HandlerArtifact):
+        raise SystemExit(f"{artifact.id} is a handler, which has no network to measure")
     return BulkModel(artifact, Choices("auto", None, None, ModelSettings(variant=given.variant)))
 
 

@@ -112,6 +112,9 @@ class Owner:
     def dropped_output(self, lines: int) -> None:
         """There is no output."""
 
+    def look(self, now: float) -> None:
+        """Nothing is due."""
+
 
 def spec(*, streams: bool) -> HandlerSpec:
     return HandlerSpec(

@@ -70,18 +70,25 @@ class Plain(torchlane.Handler):
         return request.json()
 """
 YIELDS = """
+import asyncio
 import torchlane
 
 class Counts(torchlane.Handler):
     inputs = {"x": "float32[-1,2]"}
     outputs = {"y": "float32[-1]"}
-    made = 0
+    made = closed = 0
 
     async def predict(self, request):
         first, rows = map(int, request.tensors["x"][0])
         if first == -4:
-            yield {"y": [self.made]}
+            yield {"y": [self.made, self.closed]}
             return
+        if first == -5:
+            yield {"y": [0]}
+            try:
+                await asyncio.sleep(60)
+            finally:
+                self.closed += 1
         if first == -2:
             yield {"y": [0] * rows}
             return
@@ -280,10 +287,38 @@ async def test_metadata_and_readiness(server: Server) -> None:
     assert [each["name"] for each in (await server.rest("/models/sums"))["inputs"]] == ["x"]
 
 
+async def test_configuration_and_statistics(server: Server) -> None:
+    config = await server.rest("/v2/models/sums/config")
+    assert (config["backend"], config["max_batch_size"]) == ("python", 8000)
+    assert [each["dims"] for each in (*config["input"], *config["output"])] == [[2], [2], []]
+    assert config["instance_group"][0]["count"] == 1
+    told = await server.ask("ModelConfig", name="counts")
+    assert isinstance(told, pb.ModelConfigResponse)
+    assert told.config.model_transaction_policy.decoupled
+    assert not config["model_transaction_policy"]["decoupled"]
+
+    async def counted(path: str) -> tuple[int, int, int]:
+        (of_it,) = [
+            each for each in (await server.rest(path))["model_stats"] if each["name"] == "pairs"
+        ]
+        parts = of_it["inference_stats"]
+        return of_it["inference_count"], parts["success"]["count"], parts["fail"]["count"]
+
+    before = await counted("/v2/models/pairs/stats")
+    assert (await posted(server, tensor([1, 2]), "/v2/models/pairs/infer")).status_code == 200
+    assert (await posted(server, tensor([9, 2]), "/v2/models/pairs/infer")).status_code == 500
+    after = await counted("/v2/models/stats")
+    assert [now - then for now, then in zip(after, before, strict=True)] == [1, 1, 1]
+    answer = await server.ask("ModelStatistics", name="pairs")
+    assert isinstance(answer, pb.ModelStatisticsResponse)
+    assert answer.model_stats[0].inference_count == after[0]
+    assert answer.model_stats[0].inference_stats.success.ns > 0
+
+
 async def test_handler_without_declarations_is_not_found(server: Server) -> None:
     told = "if its class declares `inputs` and `outputs`"
-    for path in ("/v2/models/plain", "/v2/models/plain/ready"):
-        assert told in (await server.rest(path))["error"]
+    for path in ("", "/ready", "/config", "/stats"):
+        assert told in (await server.rest(f"/v2/models/plain{path}"))["error"]
     answer = await posted(server, tensor([1, 2]), "/v2/models/plain/infer")
     assert (answer.status_code, told in answer.json()["error"]) == (404, True)
     await refused(grpc.StatusCode.NOT_FOUND, server.infer(row(model="plain")), told)
@@ -391,11 +426,28 @@ async def told(stream: Any) -> pb.ModelStreamInferResponse:
 
 async def made(server: Server) -> int:
     """How many items the handler has yielded to streams of large ones."""
+    return (await made_and_closed(server))[0]
+
+
+async def made_and_closed(server: Server) -> tuple[int, int]:
     answer = await posted(
         server, {"x": [[-4, 1]]}, "/models/counts/predict", accept="application/json"
     )
     (item,) = answer.json()
-    return int(item["y"][0])
+    first, second = map(int, item["y"])
+    return first, second
+
+
+async def test_cancelled_stream_closes_a_generator_that_computes(server: Server) -> None:
+    _, before = await made_and_closed(server)
+    stream = opened(server)
+    await stream.write(counts(-5, 0).SerializeToString())
+    await told(stream)
+    stream.cancel()
+    async with asyncio.timeout(20):
+        while (await made_and_closed(server))[1] == before:
+            await asyncio.sleep(0.005)
+    assert await server.metric("torchlane_requests_in_flight") == 0
 
 
 async def test_handler_that_yields_has_more_than_one_answer(server: Server) -> None:

@@ -124,7 +124,7 @@ async def test_is_listed_with_what_it_calls(shop: tuple[Api, Publisher]) -> None
     }
 
 
-async def test_load_tests_and_bulk_scoring_refuse_it(shop: tuple[Api, Publisher]) -> None:
+async def test_load_tests_refuse_it_and_it_opens_as_no_model(shop: tuple[Api, Publisher]) -> None:
     api, publisher = shop
     listed = (await api.client.get("/models?full=true")).content
     with pytest.raises(TargetError, match="it is a handler, whose requests only its author knows"):

@@ -72,7 +72,7 @@ def add_models(app: FastAPI, service: Service) -> None:
         names = service.loaded.names
         counts = await comparisons(service, names)
         return schemas.ModelList(
-            models=[describe(service, name, _current(service, name), counts) for name in names]
+            models=[describe(service, name, service.loaded.current(name), counts) for name in names]
         )
 
     @app.get(
@@ -94,17 +94,13 @@ def add_models(app: FastAPI, service: Service) -> None:
         return describe(service, name, loaded, await comparisons(service, (name,)))
 
 
-def _current(service: Service, name: str) -> Loaded | None:
-    return service.loaded.get(name) or service.loaded.handler(name)
-
-
 def _named(service: Service, name: str, request: Request) -> Loaded | None:
     """The loaded version that the query names; without one, the version that serves, if any.
 
     Raises:
         ModelNotFound: if that version is not loaded.
     """
-    given, current = request.query_params.getlist("version"), _current(service, name)
+    given, current = request.query_params.getlist("version"), service.loaded.current(name)
     if not given:
         return current
     number = version_number(",".join(given))  # several are not a number

@@ -14,6 +14,7 @@ from typing_extensions import TypedDict  # pydantic cannot read typing's before 
 
 from app.codecs.datatypes import DATATYPES, config_type
 from app.registry.loaded_models import LoadedHandler, LoadedModel, LoadedModels, ReplicaStatus
+from app.serving.lifecycle import Lifecycle
 from app.types import Device
 from models.codec_specs import ImageCodecSpec
 from models.tensors import TensorSpec
@@ -120,6 +121,12 @@ class ResponseCache(TypedDict):
     enable: bool
 
 
+class TransactionPolicy(TypedDict):
+    """Whether a request may have several answers, as handlers that yield give them."""
+
+    decoupled: bool
+
+
 class ConfigParameter(TypedDict):
     """A value for which Triton's configuration has no field."""
 
@@ -138,6 +145,7 @@ class ModelConfig(TypedDict):
     output: list[ConfigOutput]
     instance_group: list[InstanceGroup]
     dynamic_batching: DynamicBatching
+    model_transaction_policy: TransactionPolicy
     response_cache: ResponseCache
     parameters: dict[str, ConfigParameter]
 
@@ -162,6 +170,21 @@ def model_metadata(model: LoadedModel | LoadedHandler, loaded: LoadedModels) -> 
     }
 
 
+def config_of(
+    model: LoadedModel | LoadedHandler, lifecycle: Lifecycle, max_items: int
+) -> ModelConfig:
+    """The configuration of a loaded model, or of a handler that declares its tensors.
+
+    Args:
+        model: what is described.
+        lifecycle: knows the replicas, and the other versions.
+        max_items: of one request, all of which a handler gets together.
+    """
+    if isinstance(model, LoadedHandler):
+        return _handler_config(model, lifecycle.loaded, max_items)
+    return model_config(model, lifecycle.loaded, lifecycle.replica_states(model.id))
+
+
 def model_config(
     model: LoadedModel, loaded: LoadedModels, replicas: Iterable[ReplicaStatus]
 ) -> ModelConfig:
@@ -177,26 +200,8 @@ def model_config(
         "backend": platform.backend,
         "version_policy": {"specific": {"versions": _versions(model, loaded)}},
         "max_batch_size": model.max_batch_size,
-        "input": [
-            {
-                "name": spec.name,
-                "data_type": config_type(spec.dtype),
-                "format": "FORMAT_NCHW" if spec is picture else "FORMAT_NONE",
-                "dims": list(spec.item_shape),
-                "is_shape_tensor": False,
-                "optional": False,
-            }
-            for spec in manifest.inputs
-        ],
-        "output": [
-            {
-                "name": spec.name,
-                "data_type": config_type(spec.dtype),
-                "dims": list(spec.item_shape),
-                "is_shape_tensor": False,
-            }
-            for spec in manifest.shown_outputs
-        ],
+        "input": [_input(spec, is_picture=spec is picture) for spec in manifest.inputs],
+        "output": [_output(spec) for spec in manifest.shown_outputs],
         "instance_group": [
             _instance_group(f"{model.id.name}_{index}", device, count)
             for index, (device, count) in enumerate(devices.items())
@@ -205,11 +210,55 @@ def model_config(
             "preferred_batch_size": [model.max_batch_size],
             "max_queue_delay_microseconds": round(settings.batch_wait_s * 1e6),
         },
+        "model_transaction_policy": {"decoupled": False},
         "response_cache": {"enable": settings.cache},
         "parameters": {
             "codec": {"string_value": manifest.codec.kind},
             "precision": {"string_value": model.selection.precision},
         },
+    }
+
+
+def _handler_config(handler: LoadedHandler, loaded: LoadedModels, max_items: int) -> ModelConfig:
+    """The configuration of a handler, whose processes are its instances."""
+    manifest = handler.manifest
+    processes = handler.pool.load().processes
+    return {
+        "name": handler.id.name,
+        "platform": "",  # as Triton's Python backend
+        "backend": PYTHON,
+        "version_policy": {"specific": {"versions": _versions(handler, loaded)}},
+        "max_batch_size": max_items,
+        "input": [_input(spec) for spec in manifest.inputs],
+        "output": [_output(spec) for spec in manifest.outputs],
+        "instance_group": [_instance_group(f"{handler.id.name}_0", Device("cpu"), processes)],
+        "dynamic_batching": {
+            "preferred_batch_size": [manifest.limits.max_batch_size],
+            "max_queue_delay_microseconds": 0,
+        },
+        "model_transaction_policy": {"decoupled": manifest.streams},
+        "response_cache": {"enable": False},
+        "parameters": {},
+    }
+
+
+def _input(spec: TensorSpec, *, is_picture: bool = False) -> ConfigInput:
+    return {
+        "name": spec.name,
+        "data_type": config_type(spec.dtype),
+        "format": "FORMAT_NCHW" if is_picture else "FORMAT_NONE",
+        "dims": list(spec.item_shape),
+        "is_shape_tensor": False,
+        "optional": False,
+    }
+
+
+def _output(spec: TensorSpec) -> ConfigOutput:
+    return {
+        "name": spec.name,
+        "data_type": config_type(spec.dtype),
+        "dims": list(spec.item_shape),
+        "is_shape_tensor": False,
     }
 
 

@@ -55,18 +55,24 @@ def is_ready(lifecycle: Lifecycle, name: str, version: int | None) -> bool:
     return not lifecycle.stopping and any(each.state == "ready" for each in replicas)
 
 
+def described(loaded: LoadedModels) -> tuple[LoadedModel | LoadedHandler, ...]:
+    """Every loaded version of a model, or of a handler that declares its tensors."""
+    handlers = (each for each in loaded.handlers() if each.tensors is not None)
+    return (*loaded.models(), *handlers)
+
+
 def versions(
     loaded: LoadedModels, name: str, version: int | None = None
-) -> tuple[LoadedModel, ...]:
-    """This version of a model, or every loaded version if none is named.
+) -> tuple[LoadedModel | LoadedHandler, ...]:
+    """This version of a model or handler, or every loaded version if none is named.
 
     Raises:
         ModelNotFound, ModelNotReady: see `LoadedModels.resolve`.
     """
-    model = loaded.resolve(name, version)
+    model = loaded.tensors_of(name, version)
     if version is not None:
         return (model,)
-    return tuple(each for each in loaded.models() if each.id.name == name)
+    return tuple(each for each in described(loaded) if each.id.name == name)
 
 
 def index(loaded: LoadedModels, *, only_ready: bool) -> list[IndexEntry]:

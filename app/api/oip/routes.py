@@ -23,7 +23,7 @@ from app.api.oip.metadata import (
     ModelConfig,
     ModelMetadata,
     ServerMetadata,
-    model_config,
+    config_of,
     model_metadata,
     server_metadata,
 )
@@ -35,7 +35,6 @@ from app.api.queries import NoQuery
 from app.api.service import Service
 from app.api.transport.asgi_predict import read_body
 from app.errors import DeadlineExceeded, InvalidInput
-from app.registry.loaded_models import LoadedModel
 from models.byte_order import strip_byte_order_mark
 
 NAME = path_parameter("name", {"type": "string"})
@@ -77,7 +76,7 @@ def add_oip(app: FastAPI, service: Service) -> None:
     @router.get("/models/stats", operation_id="v2_stats")
     async def stats() -> Statistics:
         """Statistics of every loaded version since the server started."""
-        return await statistics(service.metrics, service.loaded.models())
+        return await statistics(service.metrics, repository.described(service.loaded))
 
     for path, suffix in (("", ""), ("/versions/{version}", "_by_version")):
         parameters = [NAME, VERSION] if suffix else [NAME]
@@ -136,12 +135,11 @@ def _add_model(
         response.status_code = 200 if found else 503
         return {"name": name, "ready": found}
 
-    @router.get(f"{path}/config", operation_id=f"v2_model_config{suffix}", **shown)
+    @router.get(f"{path}/config", operation_id=f"v2_config_of{suffix}", **shown)
     async def config(request: Request) -> ModelConfig:
         """A model in the form of Triton's model configuration."""
-        model = _model(service, request)
-        replicas = service.lifecycle.replica_states(model.id)
-        return model_config(model, service.loaded, replicas)
+        model = service.loaded.tensors_of(*_named(request))
+        return config_of(model, service.lifecycle, service.limits.max_items)
 
     @router.get(f"{path}/stats", operation_id=f"v2_model_stats{suffix}", **shown)
     async def stats(request: Request) -> Statistics:
@@ -199,10 +197,6 @@ def _optional_body(schema: dict[str, Any]) -> dict[str, Any]:
 def _named(request: Request) -> tuple[str, int | None]:
     """The name and the version in a path."""
     return request.path_params["name"], version_number(request.path_params.get("version"))
-
-
-def _model(service: Service, request: Request) -> LoadedModel:
-    return service.loaded.resolve(*_named(request))
 
 
 async def _read_parameters(request: Request, service: Service) -> Mapping[str, object]:

@@ -12,6 +12,9 @@ Plain dicts, for REST and gRPC. Triton calls items inferences.
 | cache_hit | torchlane_model_requests: `cached` |
 | batch_stats | torchlane_batch_size: a bucket each, by its largest size; batches without time |
 
+A handler's requests are its inferences and executions: the server knows no items of its, and no
+batches.
+
 Times are in torchlane_model_request_seconds. As in Triton, a request counts once, however many
 items it has, and each request of a batch has the whole time of the batch. The other figures have no
 metric and are 0: last_inference, and the times of compute_input, compute_output, cache_hit and
@@ -29,7 +32,7 @@ from prometheus_client.samples import Sample
 from typing_extensions import TypedDict  # pydantic cannot read typing's before Python 3.12
 
 from app.metrics import Metrics
-from app.registry.loaded_models import LoadedModel
+from app.registry.loaded_models import LoadedHandler, LoadedModel
 
 REQUESTS, REQUEST_S = "torchlane_model_requests", "torchlane_model_request_seconds"
 ITEMS_COMPUTED, BATCH_SIZE = "torchlane_items_computed", "torchlane_batch_size"
@@ -86,7 +89,7 @@ class Statistics(TypedDict):
     model_stats: list[VersionStatistics]
 
 
-async def statistics(metrics: Metrics, models: Iterable[LoadedModel]) -> Statistics:
+async def statistics(metrics: Metrics, models: Iterable[LoadedModel | LoadedHandler]) -> Statistics:
     """Statistics of these versions over all processes of the server."""
     samples = await metrics.read(_by_version)
     return {"model_stats": [_of(model, samples) for model in models]}
@@ -101,7 +104,7 @@ def _by_version(collector: Collector) -> Samples:
     return found
 
 
-def _of(model: LoadedModel, samples: Samples) -> VersionStatistics:
+def _of(model: LoadedModel | LoadedHandler, samples: Samples) -> VersionStatistics:
     name, version = model.id.name, str(model.id.version)
     known = samples.get((name, version), ())
 
@@ -117,11 +120,15 @@ def _of(model: LoadedModel, samples: Samples) -> VersionStatistics:
         return _duration(count, total(f"{REQUEST_S}_total", part=part))
 
     untimed = requests("computed")
+    inferences, batches = untimed["count"], list[BatchStatistics]()
+    if isinstance(model, LoadedModel):
+        inferences = int(total(f"{ITEMS_COMPUTED}_total"))
+        batches = _batches(known, model.max_batch_size)
     return {
         "name": name,
         "version": version,
         "last_inference": 0,
-        "inference_count": int(total(f"{ITEMS_COMPUTED}_total")),
+        "inference_count": inferences,
         "execution_count": int(total(f"{BATCH_S}_count")),
         "inference_stats": {
             "success": requests("computed", "cached", part="ok"),
@@ -133,7 +140,7 @@ def _of(model: LoadedModel, samples: Samples) -> VersionStatistics:
             "cache_hit": requests("cached"),
             "cache_miss": untimed,
         },
-        "batch_stats": _batches(known, model.max_batch_size),
+        "batch_stats": batches,
     }
 
 

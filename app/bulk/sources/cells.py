@@ -16,7 +16,7 @@ from typing import Any, Self, TextIO, TypeAlias
 import pyarrow as pa
 
 from app.bulk.blocks import Columns
-from app.bulk.columns import Chooser, ColumnChoice
+from app.bulk.columns import ColumnChoice, ColumnChooser
 from app.bulk.errors import BulkError
 from models.byte_order import NotUtf8Error, strip_byte_order_mark
 
@@ -91,7 +91,7 @@ class CsvSource:
     has_numbers = False
     total: int | None = None
 
-    def __init__(self, files: Sequence[Path], chooser: Chooser) -> None:
+    def __init__(self, files: Sequence[Path], chooser: ColumnChooser) -> None:
         self._files = files
         for path in files:
             header = _header(_records(path), path)

@@ -6,7 +6,7 @@ import hashlib
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Self
@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Self
 import orjson
 
 from app.bulk.blocks import Columns
-from app.bulk.columns import ID, INPUT, Chooser, ColumnChoice, list_names
+from app.bulk.columns import ID, INPUT, ColumnChoice, ColumnChooser, list_names
 from app.bulk.errors import BulkError
 from app.codecs.missing import nan_as_null
 from models.byte_order import strip_byte_order_mark
@@ -31,7 +31,7 @@ class LinesChunk:
     """Lines as read, which are parsed when they are decoded."""
 
     lines: list[bytes]
-    chooser: Chooser
+    chooser: ColumnChooser
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -48,7 +48,7 @@ class LinesChunk:
         items: list[object] = [None] * len(self.lines)
         ids = items.copy()
         errors: dict[int, str] = {}
-        chooser = replace(self.chooser, id=None)  # a line may have no id
+        chooser = self.chooser.without_id()  # a line may have no id
         choices: dict[tuple[str, ...], ColumnChoice] = {}
         nan = chooser.takes_nan
         for row, line in enumerate(self.lines):
@@ -84,7 +84,7 @@ class LinesSource:
     has_numbers = False
     total: int | None = None
 
-    def __init__(self, files: Sequence[Path], chooser: Chooser, stream: BinaryIO) -> None:
+    def __init__(self, files: Sequence[Path], chooser: ColumnChooser, stream: BinaryIO) -> None:
         self._files = files
         self._chooser = chooser
         self._stream = stream

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from app.bulk.blocks import Columns
-from app.bulk.columns import Chooser, ColumnChoice
+from app.bulk.columns import ColumnChoice, ColumnChooser
 from app.bulk.errors import BulkError
 from app.bulk.numbers import can_fit, element_of, has_numbers
 from app.codecs.values import wanted as described
@@ -56,7 +56,7 @@ class ParquetSource:
 
     is_stream = False
 
-    def __init__(self, files: Sequence[Path], chooser: Chooser) -> None:
+    def __init__(self, files: Sequence[Path], chooser: ColumnChooser) -> None:
         self._files = files
         self._rows = []
         self.row_bytes = 0
@@ -91,9 +91,9 @@ class ParquetSource:
         self.has_numbers = all(map(has_numbers, inputs))
         self.integer_ids = bool(pa.types.is_integer(id_type)) and id_type != pa.uint64()
 
-    def _check_widths(self, schema: Any, chooser: Chooser) -> None:
+    def _check_widths(self, schema: Any, chooser: ColumnChooser) -> None:
         """Refuse a column of numbers none of whose rows can fit, before all of them are bad."""
-        specs = chooser.manifest.inputs
+        specs = chooser.specs
         names = self.choice.parts
         if self.choice.item is not None:
             names = {specs[0].name: self.choice.item} if len(specs) == 1 else {}

@@ -15,7 +15,7 @@ from app.api.oip.grpc.protos import inference_pb2 as pb
 from app.api.oip.grpc.reading import Context
 from app.api.oip.grpc.statuses import Metadata
 from app.api.oip.grpc.unary import Parts, Unary
-from app.api.oip.metadata import model_config, model_metadata, server_metadata
+from app.api.oip.metadata import config_of, model_metadata, server_metadata
 from app.api.oip.repository import MAX_BYTES, is_ready
 from app.api.oip.statistics import statistics
 from app.api.service import Service
@@ -118,13 +118,14 @@ class Inference:
         return _filled(pb.ModelMetadataResponse(), model_metadata(model, self._service.loaded))
 
     async def _model_config(self, request: pb.ModelConfigRequest) -> Message:
-        model = self._model(request.name, request.version)
-        replicas = self._service.lifecycle.replica_states(model.id)
-        config = model_config(model, self._service.loaded, replicas)
+        service = self._service
+        version = version_number(request.version or None)
+        model = service.loaded.tensors_of(_named(request.name), version)
+        config = config_of(model, service.lifecycle, service.limits.max_items)
         return _filled(pb.ModelConfigResponse(), {"config": config})
 
     async def _model_statistics(self, request: pb.ModelStatisticsRequest) -> Message:
-        models = self._service.loaded.models()
+        models = repository.described(self._service.loaded)
         if request.name:
             version = version_number(request.version or None)
             models = repository.versions(self._service.loaded, request.name, version)

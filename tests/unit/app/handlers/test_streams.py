@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from app import errors
+from app.handlers import pool
 from app.handlers.contract import HandlerJob
 from app.handlers.job import Job
 from tests.unit.app.handlers.pools import Served, serving, settled
@@ -116,6 +117,35 @@ async def test_reader_that_leaves_closes_the_generator(tmp_path: Path, methods: 
             while (await made_and_closed(served))[1] == 0:
                 await asyncio.sleep(0.01)
         assert served.metrics.causes == []  # the process goes on
+
+
+async def test_only_slow_readers_give_way_and_only_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "SLOW_S", 0.5)
+    async with serving(tmp_path, COUNTS, concurrency=2) as served:
+        steady, slow = (Reader(served, items=100_000) for _ in range(2))
+
+        async def read() -> None:
+            while True:  # its generator is always ahead of it
+                await steady.read()
+                await asyncio.sleep(0.01)
+
+        reading = asyncio.create_task(read())
+        await asyncio.sleep(1)
+        assert not slow.job.is_settled  # nobody else needs its place
+        slower = await given_way(served, slow)
+        assert await given_way(served, slower)  # which waits for the place until then
+        assert not steady.job.is_settled
+        reading.cancel()
+
+
+async def given_way(served: Served, slow: Reader) -> Reader:
+    """A request takes the place of a stream with a slow reader, and is followed by such a one."""
+    assert (await made_and_closed(served))[1] > 0
+    with pytest.raises(errors.Overloaded, match=r"gave way to other .* waited [0-9.]+ s"):
+        await settled(slow.job)
+    return Reader(served, items=100_000)
 
 
 async def test_each_item_has_the_time_of_the_request(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ def wanted(policy: str, name: str = "m", override: Override | None = None) -> Wa
         ("latest", (7, 5, 3, 1), 1),
         ("latest:2", (7, 5, 3, 1), 2),
         ("all", (7, 5, 3, 1), 4),
+        ("none", (), 0),
+        ("other=all;none", (), 0),
         ("3", (3,), 1),
         ("1,3", (3, 1), 2),
         ("3,1,3", (3, 1), 2),

@@ -1,0 +1,1 @@
+"""Scoring by a handler, whose processes and models a private server has."""
