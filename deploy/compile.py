@@ -8,7 +8,8 @@ named by a digest of everything it was built from, so a copy of other sources is
 wheel, FOLDER has the package that deploy/package.py made.
 
 If compiling fails, one line gives the reason and the fix. Python then runs ARGUMENTS from the copy,
-or from the checkout if there is no copy. Background: docs/adr/0011-machine-code.md.
+or from the checkout if there is no copy: a process of low priority makes it meanwhile, for the next
+start. Background: docs/adr/0011-machine-code.md.
 """
 
 from __future__ import annotations
@@ -133,16 +134,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--root", type=Path, default=ROOT, metavar="FOLDER", help="the checkout")
     parser.add_argument("--run", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="for Python")
     parser.add_argument("--in-place", action="store_true", help=argparse.SUPPRESS)  # by _make
+    parser.add_argument("--beside", action="store_true", help=argparse.SUPPRESS)  # by _begin
     given = parser.parse_args(arguments)
     if given.in_place:
         _build()
         return 0
+    root = given.root.resolve()
     environment = dict(os.environ)
     try:
-        folder = compiled(given.root.resolve(), serve=bool(given.run))
-        others = [each for each in (environment.get("PYTHONPATH"),) if each]
-        environment["PYTHONPATH"] = os.pathsep.join([str(folder), *others])
-        environment["PYTHONSAFEPATH"] = "1"  # else packages of the working directory come first
+        if given.beside and not _is_apart():
+            return 0
+        folder = served(root) if given.run and not given.required else compiled(root)
+        if folder is not None:
+            others = [each for each in (environment.get("PYTHONPATH"),) if each]
+            environment["PYTHONPATH"] = os.pathsep.join([str(folder), *others])
+            environment["PYTHONSAFEPATH"] = "1"  # else packages of the working directory come first
     except CompileError as error:
         if given.required:
             sys.stderr.write(f"compile: {error}\n")
@@ -159,33 +165,82 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def compiled(root: Path, *, serve: bool = False) -> Path:
+def compiled(root: Path) -> Path:
     """Return the folder with the machine code of a checkout's sources; build it if there is none.
 
-    This process, also after an execve, protects the folder from being pruned. With `serve`, a
-    failed build is not tried again, and a missing `.compiled` is no error.
+    This process, also after an execve, protects the folder from being pruned.
 
     Raises:
         CompileError: if it cannot be built.
     """
     folder = root / BUILDS / digest(root)
-    try:
+    with _storing(root):
         if not _hold(folder):
             folder.parent.mkdir(exist_ok=True)
             with _one_build(folder.parent):
                 if not _hold(folder):  # else another process has built it meanwhile
-                    folder = _make(root, folder, serve=serve)
-        with contextlib.suppress(OSError):  # a folder of another user
-            os.utime(folder)
-        try:
-            _link(root, folder)
-        except OSError:
-            if not serve:
-                raise
+                    folder = _make(root, folder)
+        _use(root, folder)
+    return folder
+
+
+def served(root: Path) -> Path | None:
+    """Like `compiled`, for a server that starts: what is not built yet is built beside it.
+
+    Returns:
+        None if there is no machine code yet.
+
+    Raises:
+        CompileError: if it cannot be built, or that has failed before.
+    """
+    folder = root / BUILDS / digest(root)
+    with _storing(root):
+        if _hold(folder):
+            with contextlib.suppress(OSError):
+                _use(root, folder)
+            return folder
+        if (failed := _log_of(folder)).exists():
+            raise CompileError("compiling these sources has failed before", _fix(failed))
+        check_compilers()
+        folder.parent.mkdir(exist_ok=True)
+        _begin(root)
+    sys.stderr.write(
+        "compile: this start runs the sources; machine code for the next one is built meanwhile "
+        "(one to two minutes)\n"
+    )
+    return None
+
+
+@contextlib.contextmanager
+def _storing(root: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         fix = f"make {root / BUILDS} a folder that this user can write to"
         raise CompileError(f"no build can be stored ({error})", fix) from error
-    return folder
+
+
+def _use(root: Path, folder: Path) -> None:
+    with contextlib.suppress(OSError):  # a folder of another user
+        os.utime(folder)
+    _link(root, folder)
+
+
+def _begin(root: Path) -> None:
+    """Start a build that outlives this process."""
+    command = [sys.executable, __file__, "--root", str(root), "--beside"]
+    none = subprocess.DEVNULL
+    subprocess.run(  # nosec B603 # this file
+        command, stdin=none, stdout=none, stderr=none, check=True, start_new_session=True
+    )
+
+
+def _is_apart() -> bool:
+    """Go on in a process of low priority that is not a child of the caller's."""
+    if os.fork():
+        return False
+    os.nice(19)
+    return True
 
 
 def _hold(folder: Path) -> bool:
@@ -290,16 +345,22 @@ def _check_compiler(variable: str, language: str) -> None:
         raise CompileError(f"{shlex.join(command)} cannot read Python.h ({why})", INSTALL)
 
 
-def _make(root: Path, folder: Path, *, serve: bool) -> Path:
+def _log_of(folder: Path) -> Path:
+    """What a compiler printed that failed."""
+    return folder.with_suffix(".failed")
+
+
+def _fix(log: Path) -> str:
+    return f"read {log}, then run `make compiled`"
+
+
+def _make(root: Path, folder: Path) -> Path:
     """Compile a copy of the sources, and name it by its digest once it is complete.
 
     Raises:
-        CompileError: if compiling fails or has failed before.
+        CompileError: if compiling fails.
     """
-    failed = folder.with_suffix(".failed")
-    fix = f"read {failed}, then run `make compiled`"
-    if serve and failed.exists():
-        raise CompileError("compiling these sources has failed before", fix)
+    failed = _log_of(folder)
     check_compilers()
     sys.stderr.write("compile: compiling the request path (one to two minutes)\n")
     for left in folder.parent.glob("scratch-*"):  # from a killed build
@@ -318,7 +379,7 @@ def _make(root: Path, folder: Path, *, serve: bool) -> Path:
             )
         if done.returncode:
             log.replace(failed)
-            raise CompileError("compiling failed", fix)
+            raise CompileError("compiling failed", _fix(failed))
         if not folder.exists():
             copy.rename(folder)
     for failed in folder.parent.glob("*.failed"):

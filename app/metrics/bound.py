@@ -8,7 +8,14 @@ from prometheus_client import Counter
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from app.metrics.counters import BATCH_SIZES, ROUND_TRIPS, SECONDS, BulkHistogram, Counters
+from app.metrics.counters import (
+    BATCH_SIZES,
+    LATENCIES,
+    ROUND_TRIPS,
+    SECONDS,
+    BulkHistogram,
+    Counters,
+)
 from app.metrics.tally import HistogramTally, Tally, TotalTally
 from app.types import NO_DEVICE_TIMES, CacheCounts, DeviceTimes, ModelId
 
@@ -95,6 +102,8 @@ class ModelMetrics:
             tallies.counter(counters.model_request_seconds.labels(*labels, part))
             for part in ("ok", "failed", "queue", "compute")
         )
+        latency = counters.model_latency_seconds.labels(*labels)
+        self._latency = tallies.histogram(latency, LATENCIES)
 
     def count_lookups(self, counts: CacheCounts) -> None:
         """Count a request's items by the result of their lookup in the cache and in flight."""
@@ -107,6 +116,7 @@ class ModelMetrics:
         """Count a request without a failure."""
         (self._requests_computed if computed else self._requests_cached).amount += 1
         self._ok_s.amount += seconds
+        self._latency.observe(seconds)
         self._queue_s.amount += queue_s
         self._compute_s.amount += compute_s
 

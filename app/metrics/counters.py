@@ -10,6 +10,14 @@ from prometheus_client.samples import Exemplar
 from app.metrics.tally import TracedObservation
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+# Ten to the fifths: versions of a model are compared by the quantiles of these.
+LATENCIES = (
+    *(0.0001, 0.00016, 0.00025, 0.0004, 0.00063),
+    *(0.001, 0.0016, 0.0025, 0.004, 0.0063),
+    *(0.01, 0.016, 0.025, 0.04, 0.063),
+    *(0.1, 0.16, 0.25, 0.4, 0.63),
+    *(1, 1.6, 2.5, 4, 6.3, 10, 30),
+)
 ROUND_TRIPS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.1, 1)
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 LABELS = ("model", "version")
@@ -93,6 +101,13 @@ class Counters:
             "Seconds of these requests by part: 'ok' and 'failed' from submission to outcome, and "
             "of those without a failure 'queue' and 'compute' of their slowest item.",
             (*LABELS, "part"),
+            registry=registry,
+        )
+        self.model_latency_seconds = BulkHistogram(
+            "torchlane_model_latency_seconds",
+            "Seconds from submission to outcome of a model's requests without a failure.",
+            LABELS,
+            buckets=LATENCIES,
             registry=registry,
         )
         self.items_computed = Counter(

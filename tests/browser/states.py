@@ -58,15 +58,39 @@ def load_of(name: str, version: int, items: float, compute_ms: float, wait_ms: f
     }
 
 
+def total_of(name: str, version: int, requests: int, ms: float, **failed: int) -> Any:
+    """What a version has done since the server started."""
+    most = requests - sum(failed.values())
+    return {
+        "name": name,
+        "version": version,
+        "requests": requests,
+        "failed": sum(failed.values()),
+        "failed_items": failed,
+        "latency_ms": {f"{ms:g}": most - most // 50, f"{10 * ms:g}": most // 50} if most else {},
+    }
+
+
 def snapshots(*, idle: bool = False, seconds: int = 600) -> list[Any]:
     """Ten minutes of a server that has two versions of a model, and is overloaded at the end."""
     sent = []
+    ever: dict[str, float] = {}
     for second in range(seconds):
         rate = 0.0 if idle else 1400 + 900 * math.sin(second / 40) + 60 * math.sin(second * 1.7)
         late = rate > 2200
         failed = {"overloaded": rate / 30, "deadline_exceeded": 4.0} if late else {}
         if second % 97 == 0 and not idle:
             failed = {**failed, "backend_failed": 1.0, "rate_limited": 3.0}
+        for code, count in failed.items():
+            ever[code] = ever.get(code, 0.0) + count
+        served = 0 if idle else 1000 * second
+        faults = 0 if idle else second // 97
+        known = [
+            total_of("digits", 3, served // 2, 1.6),
+            total_of("digits", 2, served // 3, 2.5, backend_failed=faults, overloaded=served // 99),
+            total_of("digits", 1, 700_000, 2.5, backend_failed=3),
+            total_of("minilm", 1, served // 100, 63),
+        ]
         models = [
             load_of("digits", 3, rate * 0.5, 0.9, 0.4),
             load_of("digits", 2, rate * 0.3, 1.3, 0.6),
@@ -83,8 +107,10 @@ def snapshots(*, idle: bool = False, seconds: int = 600) -> list[Any]:
                     "p50_ms": None if idle else 1.1 + rate / 4000,
                     "p99_ms": None if idle else 9 + (180 if late else 0) + rate / 300,
                     "failed_per_s": failed,
+                    "failed_total": {code: round(count) for code, count in ever.items()},
                 },
                 "models": models,
+                "totals": [each for each in known if each["requests"]],
                 "replicas": [
                     {
                         "name": f"cpu#{number}",
@@ -269,8 +295,15 @@ def failed(visit: Visit) -> None:
 
 
 def many(visit: Visit) -> None:
+    send_live(visit.page, snapshots(seconds=60))
     page = visit.models(MANY)
     expect(page.get_by_text("agrees on").first).to_be_visible()
+    expect(page.get_by_role("row", name="slowest")).to_be_visible()
+
+
+def error_codes(visit: Visit) -> None:
+    page = visit.watch(snapshots())
+    page.get_by_text("All error codes").click()
 
 
 def no_model(visit: Visit) -> None:
@@ -326,6 +359,7 @@ EACH: tuple[Callable[[Visit], None], ...] = (
     *(first_visit, answered, batch, detector, text, numbers, error, try_without_models),
     *(
         under_load,
+        error_codes,
         idle,
         offline,
         models,
@@ -381,9 +415,8 @@ def main(names: list[str]) -> None:
                     page.screenshot(
                         path=STATES / f"{take.__name__}-{width}-{scheme}.png", full_page=True
                     )
-                    if width == WIDE and take is not docs:  # that page is Swagger UI's
-                        found = serious(Axe(), page)
-                        problems += [f"{take.__name__}, {scheme}: {each}" for each in found]
+                    found = serious(Axe(), page)
+                    problems += [f"{take.__name__}, {width}, {scheme}: {each}" for each in found]
                     context.close()
     sys.stdout.write("\n".join([*problems, f"{STATES}: {time.monotonic() - began:.0f} s\n"]))
     if problems:

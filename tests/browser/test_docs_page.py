@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Literal
 
 import httpx
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from app.access.entries import PREDICT, make_key
 from tests.browser.chromium import Tab, Visits
 from tests.browser.prefix import below_a_prefix
+from tests.browser.test_page import serious
 from tests.e2e.server import PLAIN, Server, running
 
 
@@ -63,6 +66,15 @@ def test_docs_page_lists_real_models_in_dark_mode(server: Server, visit: Visits)
     assert max(map(int, re.findall(r"\d+", shown)[:3])) < 64
     expect(page.locator(".models")).not_to_have_class(re.compile("is-open"))
     assert f"{server.url}/models/double/predict" in visit.tabs[0].requests
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_serious_problem(
+    server: Server, visit: Visits, scheme: Literal["light", "dark"]
+) -> None:
+    page = visit(server.url, "/docs", color_scheme=scheme)
+    expect(page.get_by_label("Server", exact=True)).to_be_visible()
+    assert serious(Axe(), page) == []
 
 
 def test_policy_violations_and_external_requests_are_detected(

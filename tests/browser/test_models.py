@@ -14,7 +14,9 @@ from playwright.sync_api import Page, expect
 from app.access.entries import ADMIN, PREDICT, make_key
 from tests.artifacts import write_artifact
 from tests.browser.chromium import Visits
+from tests.browser.live_data import send_live
 from tests.browser.test_page import use_key
+from tests.browser.test_watch import SNAPSHOT
 from tests.e2e.server import Server, running
 
 ADMIN_KEY, ADMIN_LINE = make_key("boss", [PREDICT, ADMIN])
@@ -187,6 +189,7 @@ def test_an_administrator_steers_a_release(visit: Visits, tmp_path: Path) -> Non
         expect(back).to_be_hidden()
         card.get_by_role("button", name="Begin again the release of double").click()
         expect(card).to_contain_text("Release of version 2: running")
+        page.goto("about:blank")  # its live data would end with the server, which is a complaint
 
 
 def test_what_a_version_takes_is_shown(visit: Visits, server: Server) -> None:
@@ -211,6 +214,39 @@ def test_what_a_version_takes_is_shown(visit: Visits, server: Server) -> None:
     }
     for name, text in words.items():
         expect(page.locator(f"{version(page, name)} .reason")).to_contain_text(text)
+
+
+def test_versions_are_compared_side_by_side(visit: Visits, server: Server) -> None:
+    """By what they did since the server started, whoever watched."""
+    page = visit(server.url, expected={404})
+    some = {"name": "digits", "requests": 1000, "failed_items": {}}
+    totals = [
+        {**some, "version": 3, "failed": 0, "latency_ms": {"4": 1000}},
+        {**some, "version": 2, "failed": 5, "latency_ms": {"10": 900, "100": 95}},
+    ]
+    served = [
+        {"name": "digits", "version": number, "hit_per_s": 0, "miss_per_s": 0, "joined_per_s": 0}
+        for number in (3, 2)
+    ]
+    send_live(page, [{**SNAPSHOT, "models": served, "totals": totals}])
+    page.reload()
+    versions = [
+        {"version": each, "state": "ready", "problem": None, "step": None} for each in (3, 2, 1)
+    ]
+    model = {"name": "digits", "default": True, "state": "ready", "version": 3}
+    models_of(page, [{**model, "versions": versions}])
+    rows = page.locator(version(page, "digits"))
+    expect(rows.nth(0).locator("td.number")).to_have_text(["1,000", "0", "3.26 ms", "3.99 ms"])
+    expect(rows.nth(1).locator("td.number")).to_have_text(
+        ["1,000", "5 (0.5 %)", "8.35 ms", "96.1 ms"]
+    )
+    expect(rows.nth(2).locator("td.number")).to_have_text(["\u2013"] * 4)
+    slowest = page.get_by_text("slowest").filter(visible=True)
+    expect(slowest).to_have_count(1)
+    expect(rows.nth(1).get_by_text("slowest")).to_be_visible()
+    page.set_viewport_size({"width": 360, "height": 740})
+    expect(rows.nth(1).locator(".reason")).to_contain_text("p50 8.35 ms, p99 96.1 ms")
+    expect(rows.nth(1).locator("td.number").first).to_be_hidden()
 
 
 def test_a_shadow_is_shown(visit: Visits, server: Server) -> None:
@@ -282,6 +318,7 @@ def test_the_report_is_downloaded_when_keys_are_set(
         begin = '<!doctype html><meta http-equiv="Content-Security-Policy"'
         assert report.startswith(f'{begin} content="{policy}">')
         assert "<html" in report
+        page.goto("about:blank")  # its live data would end with the server, which is a complaint
 
 
 def test_known_progress_is_shown_as_a_bar(visit: Visits, server: Server) -> None:

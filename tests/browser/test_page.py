@@ -115,6 +115,7 @@ def test_a_narrow_screen_needs_no_horizontal_scrolling(visit: Visits, server: Se
             page.get_by_role("button", name="Use the example").click()
             predict(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= 360, view
+        assert serious(Axe(), page) == [], view
 
 
 def test_the_page_works_below_a_prefix(visit: Visits, server: Server) -> None:

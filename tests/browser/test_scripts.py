@@ -19,18 +19,60 @@ def models(one_model: Path) -> Path:
     return one_model
 
 
-def test_each_explained_code_exists(scripts: Page) -> None:
-    listed = set(re.findall(r"^\| `(\w+)` \|", ERRORS.read_text(), re.MULTILINE))
-    known = scripts.evaluate(
-        """async (codes) => {
-          const { FAILURES, reasonOf } = await import("./page/reasons.js");
-          return [FAILURES, codes.filter((each) => reasonOf(each)).length];
-        }""",
-        sorted(listed),
+def test_every_code_is_explained_with_a_remedy(scripts: Page) -> None:
+    listed = re.findall(r"^\| `(\w+)` \|", ERRORS.read_text(), re.MULTILINE)
+    known, failures, silent = scripts.evaluate(
+        """async () => {
+          const { CODES, FAILURES, reasonOf, remedyOf } = await import("./page/reasons.js");
+          return [CODES, FAILURES, CODES.filter((each) => !reasonOf(each) || !remedyOf(each))];
+        }"""
     )
-    text = (ERRORS.parents[1] / "app/api/page/static/reasons.js").read_text()
-    assert set(known[0]) <= listed
-    assert known[1] == len(re.findall(r"^  \w+: ", text, re.MULTILINE))
+    assert known == listed
+    assert set(failures) <= set(listed)
+    assert silent == []
+
+
+@pytest.mark.parametrize(
+    ("share", "counts", "low", "high"),
+    [
+        (0.5, {"1": 50, "100": 50}, 0.9, 1.0),
+        (0.99, {"1": 50, "100": 50}, 90, 100),
+        (0.99, {"1": 99, "100": 1}, 0.9, 1.0),
+        (0.99, {"2.5": 1000}, 1.6, 2.5),
+        (0.99, {"30000": 1, "Infinity": 99}, 30000, 30000),
+    ],
+)
+def test_quantiles_of_latencies(
+    scripts: Page, share: float, counts: dict[str, int], low: float, high: float
+) -> None:
+    found = scripts.evaluate(
+        """async ([share, counts]) => {
+          const { quantile } = await import("./page/means.js");
+          return quantile(share, new Map(Object.entries(counts).map(([b, n]) => [Number(b), n])));
+        }""",
+        [share, counts],
+    )
+    assert low <= found <= high
+
+
+def test_figures_are_differences_until_the_server_restarts(scripts: Page) -> None:
+    before = {"requests": 10, "failed": 4, "failed_items": {"overloaded": 4}}
+    now = {"requests": 30, "failed": 6, "failed_items": {"overloaded": 4, "internal": 2}}
+    before, now = (
+        {**before, "latency_ms": {"1": 6}},
+        {**now, "latency_ms": {"1": 6, "inf": 1, "100": 17}},
+    )
+    found = scripts.evaluate(
+        """async ([before, now]) => {
+          const { errorsOf, figuresOf, toneOfErrors } = await import("./page/means.js");
+          const pairs = [[now, before], [before], [before, now]];
+          return pairs.map((pair) => figuresOf(...pair)).map((each) =>
+            [each.requests, errorsOf(each), toneOfErrors(each), each.p50 > 50]);
+        }""",
+        [before, now],
+    )
+    since_start = [10, "4 (40 %)", "warn", False]
+    assert found == [[20, "2 (10 %)", "bad", True], since_start, since_start]
 
 
 def test_events_are_parsed_however_chunks_are_split(scripts: Page) -> None:

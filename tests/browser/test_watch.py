@@ -16,7 +16,10 @@ from tests.browser.chromium import Visits
 from tests.browser.live_data import send_live
 from tests.e2e.server import PLAIN, Server
 
-REQUESTS = {"per_s": 7.0, "in_flight": 0, "p50_ms": 1, "p99_ms": 2, "failed_per_s": {}}
+REQUESTS = {
+    **{"per_s": 7.0, "in_flight": 0, "p50_ms": 1, "p99_ms": 2},
+    **{"failed_per_s": {}, "failed_total": {}},
+}
 SNAPSHOT = {
     "at": 1000.0,
     "ready": True,
@@ -25,6 +28,7 @@ SNAPSHOT = {
     "replicas": [],
     "devices": [],
     "cache": {"bytes": 0, "limit_bytes": 1, "entries": 0},
+    "totals": [],
     "versions": [],
 }
 
@@ -200,7 +204,25 @@ def test_only_the_chosen_minutes_are_shown(visit: Visits, server: Server) -> Non
     reasons = page.get_by_role("region", name="Reasons")
     expect(reasons).to_be_hidden()  # it was 6.5 minutes before
     page.get_by_label("Time shown").select_option("10 min")
-    expect(reasons.get_by_role("row", name="overloaded")).to_contain_text("4")
+    overloaded = reasons.get_by_role("row", name="overloaded")
+    expect(overloaded).to_contain_text("4 in 10 min")
+    expect(overloaded).to_contain_text("Retry-After")
+
+
+def test_what_was_refused_before_the_page_was_opened_is_explained(
+    visit: Visits, server: Server
+) -> None:
+    requests = {**REQUESTS, "failed_total": {"payload_too_large": 3, "unauthorized": 1204}}
+    page = watch(visit, server, [{**SNAPSHOT, "requests": requests}])
+    rows = page.get_by_role("region", name="Reasons").get_by_role("row")
+    expect(rows).to_have_count(3)
+    expect(rows.nth(1)).to_contain_text("unauthorized")
+    expect(rows.nth(1)).to_contain_text("0 in 5 min")
+    expect(rows.nth(1)).to_contain_text("1,204 since the start")
+    expect(rows.nth(1)).to_contain_text("Authorization: Bearer KEY")
+    page.get_by_text("All error codes").click()
+    codes = page.get_by_role("region", name="All error codes")
+    expect(codes.get_by_role("row", name="model_not_found")).to_contain_text("no such model")
 
 
 def test_the_slowest_version_is_marked(visit: Visits, server: Server) -> None:
@@ -210,12 +232,18 @@ def test_the_slowest_version_is_marked(visit: Visits, server: Server) -> None:
         {**model, **rates, "name": "digits", "version": version, "compute_ms": ms}
         for version, ms in ((3, 9.0), (2, 5.0))
     )
-    page = watch(visit, server, [{**SNAPSHOT, "models": [slow, fast]}])
+    none = {"requests": 0, "failed": 0, "failed_items": {}, "latency_ms": {}}
+    some = {"requests": 200, "failed": 4, "failed_items": {}, "latency_ms": {"10": 196}}
+    sent = [
+        {**SNAPSHOT, "at": at, "totals": [{"name": "digits", "version": 2, **each}]}
+        for at, each in ((1000.0, none), (1001.0, some))
+    ]
+    page = watch(visit, server, [{**each, "models": [slow, fast]} for each in sent])
     versions = page.get_by_role("region", name="Versions")
     expect(versions.get_by_role("row", name="digits/3")).to_contain_text("slowest")
     assert versions.get_by_role("row").filter(has_text="slowest").count() == 1
     cells = versions.get_by_role("row", name="digits/2").get_by_role("cell")
-    expect(cells).to_have_text(["4", "2", "1 ms", "5 ms", "25 %"])
+    expect(cells).to_have_text(["9.96 ms", "4 (2 %)", "4", "1 ms", "5 ms", "2", "25 %"])
 
 
 def test_hovering_moves_nothing(visit: Visits, server: Server) -> None:
@@ -240,13 +268,11 @@ def test_a_drawing_error_does_not_end_the_connection(visit: Visits, server: Serv
           console.error = (error) => said.push(error.message);
           let isDone = null;
           const done = new Promise((resolve) => (isDone = resolve));
-          const feed = new Feed(
-            async () => new Response(event),
-            () => {
-              if (feed.state.kind === "lost") isDone();
-              throw new Error("no room");
-            },
-          );
+          const feed = new Feed(async () => new Response(event));
+          feed.listen(() => {
+            if (feed.state.kind === "lost") isDone();
+            throw new Error("no room");
+          });
           feed.run();
           await done;
           return [said, feed.history.samples[0].at];

@@ -10,6 +10,8 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,7 @@ from deploy.compile import (
     copy_sources,
     digest,
     prune,
+    served,
 )
 from tests.compose.stack import ROOT
 
@@ -74,6 +77,12 @@ def build(root: Path, name: str, age_s: float = 0) -> Path:
     return folder
 
 
+def wait_until(happened: Callable[[], bool]) -> None:
+    """Wait for what another process does; the test has a time limit."""
+    while not happened():
+        time.sleep(0.05)
+
+
 @pytest.fixture
 def failing(tmp_path: Path) -> str:
     """A compiler that fails."""
@@ -117,26 +126,32 @@ def test_an_unlinked_build_serves_but_fails_when_required(
     folder = build(root, digest(root))
     monkeypatch.setattr(os, "utime", denied)
     monkeypatch.setattr(tempfile, "TemporaryDirectory", denied)
-    assert compiled(root, serve=True) == folder
+    assert served(root) == folder
     with pytest.raises(CompileError, match="not your folder"):
         compiled(root)
 
 
-def test_serving_does_not_retry_a_failed_build(
-    root: Path,
-) -> None:
-    (root / "app/types.py").write_text("x: int = 'no number'\n")
+def test_a_first_start_runs_the_sources_and_builds_meanwhile(root: Path) -> None:
+    (root / "app/types.py").write_text("x: int = 'no number'\n")  # the compiler ends within seconds
     log = root / BUILDS / f"{digest(root)}.failed"
     code, printed, told = compile_(root, *PYTHON_TELLS)
-    assert (code, printed, len(told)) == (0, "runs None\n", 2)
-    assert told[1].endswith(f"compiling failed. Fix: read {log}, then run `make compiled`")
+    assert (code, printed, len(told)) == (0, "runs None\n", 1)
+    assert "runs the sources; machine code for the next one is built meanwhile" in told[0]
+    wait_until(log.exists)
     assert "Incompatible types in assignment" in log.read_text()
-    assert {each.name for each in (root / BUILDS).iterdir()} == {"lock", log.name}
-    assert not (root / ".compiled").exists()
-
     code, printed, told = compile_(root, *PYTHON_TELLS)
     assert (code, printed, len(told)) == (0, "runs None\n", 1)
     assert f"compiling these sources has failed before. Fix: read {log}" in told[0]
+
+
+def test_a_failed_build_leaves_only_its_log(root: Path) -> None:
+    (root / "app/types.py").write_text("x: int = 'no number'\n")
+    log = root / BUILDS / f"{digest(root)}.failed"
+    code, _, told = compile_(root)
+    assert (code, len(told)) == (0, 2)
+    assert told[1].endswith(f"compiling failed. Fix: read {log}, then run `make compiled`")
+    assert {each.name for each in (root / BUILDS).iterdir()} == {"lock", log.name}
+    assert not (root / ".compiled").exists()
     code, _, told = compile_(root, "--required", CC="/nowhere/cc")
     assert (code, len(told)) == (1, 1)
     assert "there is no compiler /nowhere/cc" in told[0]  # it is tried again
@@ -146,11 +161,12 @@ def test_a_build_waits_for_another_and_reuses_it(root: Path) -> None:
     (root / BUILDS).mkdir()
     with (root / BUILDS / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        second = start(root, *PYTHON_TELLS)
+        second = start(root)
         assert second.stderr is not None
         assert second.stderr.readline() == "compile: waiting for another build to end\n"
         folder = build(root, digest(root))
-    assert second.communicate() == (f"runs {folder}\n", "")
+    assert second.communicate() == ("", "")
+    assert compile_(root, *PYTHON_TELLS) == (0, f"runs {folder}\n", [])
 
 
 def test_prune_keeps_builds_that_a_server_uses(root: Path) -> None:

@@ -13,7 +13,7 @@ from app import errors
 from app.__main__ import main as serve
 from app.api.error_handlers import HTTP_CODES
 from app.api.errors import STATUS
-from app.api.page.snapshot import Change, read, snapshot, version
+from app.api.page.snapshot import Change, read, snapshot, totals, version
 from app.flags import flag_of
 from app.metrics import Metrics
 from app.metrics.gauges import ModelGauges
@@ -128,17 +128,20 @@ def test_every_field_of_the_live_data_is_documented() -> None:
         for name, value in found.items():
             if isinstance(value, list):
                 yield from fields(value[0], f"{prefix}{name}[].")
-            elif isinstance(value, dict) and name != "failed_per_s":  # by code
+            elif isinstance(value, dict) and name not in by_code_or_bound:
                 yield from fields(value, f"{prefix}{name}.")
             else:
                 yield prefix + name
 
+    by_code_or_bound = {"failed_per_s", "failed_total", "failed_items", "latency_ms"}
     metrics, model = Metrics(), ModelId("digits", 1)
+    metrics.model(model).count_failure(1.0)
     metrics.add_model(model, ModelGauges(*[lambda: 1.0] * len(ModelGauges._fields)))
     metrics.replica("cuda:0#0", "cuda:0", lambda: True)
     metrics.device("cuda:0", {"memory_bytes": lambda: 1.0})
     reading = read(metrics.registry)
     found = snapshot(Change(reading, reading, 1.0), {})
+    found["totals"] = totals(reading, [model])
     found["versions"] = [version(VersionStatus(model, ModelState.LOADING), hides_detail=False)]
     documented = [cells[0].strip("`") for cells in rows("page.md")]
     assert sorted(documented) == sorted(["at", *fields(found)])

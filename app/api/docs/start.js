@@ -36,6 +36,9 @@ const pathsOf = ({ name, example }, paths) =>
     return [`/models/${name}/${call}`, { post }];
   });
 
+/** A path without its link, which would be inside of a button: a screen reader skips it. */
+const DeepLink = (_, { React }) => ({ text }) => React.createElement("span", null, text);
+
 const start = (models) => {
   const describe = (update) => (description) => {
     const added = models.flatMap((each) => pathsOf(each, description.paths));
@@ -48,7 +51,11 @@ const start = (models) => {
     deepLinking: true,
     defaultModelsExpandDepth: 0,
     validatorUrl: null,
-    plugins: [{ statePlugins: { spec: { wrapActions: { updateJsonSpec: describe } } } }],
+    onComplete: () => document.getElementById("servers")?.setAttribute("aria-label", "Server"),
+    plugins: [{
+      statePlugins: { spec: { wrapActions: { updateJsonSpec: describe } } },
+      wrapComponents: { DeepLink },
+    }],
   });
 };
 

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.access.entries import METRICS
 from app.api.errors import HEAD_ONLY, TRANSPORT
-from app.api.page.snapshot import Change, Series, read, snapshot, version
+from app.api.page.snapshot import Change, Series, read, snapshot, totals, version
 from app.api.service import Service
 from app.errors import Overloaded, ShuttingDown, TorchlaneError
 
@@ -113,13 +113,14 @@ class Live:
 
     def _event(self, change: Change) -> bytes:
         loaded = self._service.loaded
-        versions = [
-            version(status, hides_detail=self._hides_detail)
-            for name in loaded.names
-            for status in loaded.statuses(name)
-        ]
+        statuses = [status for name in loaded.names for status in loaded.statuses(name)]
         states = {each.name: each.state for each in self._service.lifecycle.replica_states(None)}
-        content = {"at": round(time.time(), 3), **snapshot(change, states), "versions": versions}
+        content = {
+            "at": round(time.time(), 3),
+            **snapshot(change, states),
+            "totals": totals(change.now, [each.id for each in statuses]),
+            "versions": [version(each, hides_detail=self._hides_detail) for each in statuses],
+        }
         return b"data: " + orjson.dumps(content) + b"\n\n"
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from prometheus_client.registry import Collector
 
+from app.metrics.bound import labels_of
 from app.metrics.counters import LABELS, REPLICA_LABELS
 from app.registry.loaded_models import ModelState, VersionStatus
+from app.types import ModelId
 
 Key = tuple[str, ...]  # values of the kept labels; the series of other labels are summed
 Series = Mapping[str, Mapping[Key, float]]
@@ -27,6 +29,8 @@ KEPT: dict[str, tuple[str, ...]] = {
     "ready": (),
     "items_total": OUTCOME,
     "items_computed_total": LABELS,
+    "model_requests_total": (*LABELS, "result"),
+    "model_latency_seconds_bucket": (*LABELS, "le"),
     "cache_lookups_total": (*LABELS, "result"),
     "queue_depth_items": LABELS,
     "queue_limit_items": LABELS,
@@ -121,7 +125,7 @@ def quantile(share: float, buckets: Mapping[Key, float]) -> float | None:
 
 
 def snapshot(change: Change, states: Mapping[str, str]) -> dict[str, Any]:
-    """The object of GET /live, except `at` and `versions`; docs/page.md describes each field.
+    """The object of GET /live, except `at`, `totals` and `versions`; docs/page.md has each field.
 
     Args:
         change: the change between two readings.
@@ -139,6 +143,42 @@ def snapshot(change: Change, states: Mapping[str, str]) -> dict[str, Any]:
             "limit_bytes": int(change.value("cache_limit_bytes")),
             "entries": int(change.value("cache_entries")),
         },
+    }
+
+
+def totals(now: Series, models: Iterable[ModelId]) -> list[dict[str, Any]]:
+    """What these versions have done since the server started; those without requests have none."""
+    requests: dict[Key, dict[str, float]] = {}
+    for (*model, result), count in now["model_requests_total"].items():
+        requests.setdefault(tuple(model), {})[result] = count
+    failed: dict[Key, dict[str, int]] = {}
+    for (*model, outcome), count in now["items_total"].items():
+        if outcome != OK and count:
+            failed.setdefault(tuple(model), {})[outcome] = int(count)
+    latencies: dict[Key, dict[float, float]] = {}
+    for (*model, bound), count in now["model_latency_seconds_bucket"].items():
+        latencies.setdefault(tuple(model), {})[float(bound)] = count
+    return [
+        {
+            "name": model.name,
+            "version": model.version,
+            "requests": int(sum(results.values())),
+            "failed": int(results.get("failed", 0.0)),
+            "failed_items": failed.get(labels_of(model), {}),
+            "latency_ms": _by_bucket(latencies.get(labels_of(model), {})),
+        }
+        for model in models
+        if any((results := requests.get(labels_of(model), {})).values())
+    ]
+
+
+def _by_bucket(upto: Mapping[float, float]) -> dict[str, int]:
+    """The observations in each bucket that has some, by its upper bound in milliseconds."""
+    counts = [(0.0, 0.0), *sorted(upto.items())]
+    return {
+        f"{bound * 1000:g}": int(count - below)
+        for (_, below), (bound, count) in pairwise(counts)
+        if count > below
     }
 
 
@@ -166,6 +206,11 @@ def _requests(change: Change) -> dict[str, Any]:
         "p50_ms": None if p50 is None else round(p50 * 1000, 3),
         "p99_ms": None if p99 is None else round(p99 * 1000, 3),
         "failed_per_s": {code: rate for (code,), rate in by_code.items() if rate and code != OK},
+        "failed_total": {
+            code: int(count)
+            for (code,), count in change.now["requests_total"].items()
+            if count and code != OK
+        },
     }
 
 

@@ -75,16 +75,18 @@ export class Feed {
   /** @type {State} */
   state = { kind: "connecting", since: new Date(), reason: "" };
   #open;
-  #changed;
+  /** @type {(() => void)[]} */
+  #listeners = [];
   #running = false;
 
-  /**
-   * @param {(signal: AbortSignal) => Promise<Response>} open  sends the request
-   * @param {() => void} changed  called after each snapshot and each change of the state
-   */
-  constructor(open, changed) {
+  /** @param {(signal: AbortSignal) => Promise<Response>} open  sends the request */
+  constructor(open) {
     this.#open = open;
-    this.#changed = changed;
+  }
+
+  /** @param {() => void} changed  called after each snapshot and each change of the state */
+  listen(changed) {
+    this.#listeners.push(changed);
   }
 
   /** Stay connected until the server refuses; does nothing if already running. */
@@ -139,12 +141,27 @@ export class Feed {
   #become(kind, reason) {
     const since = kind === this.state.kind ? this.state.since : new Date();
     this.state = { kind, since, reason };
-    try {
-      this.#changed();
-    } catch (error) {
-      console.error(error); // an error in drawing does not end the connection
+    for (const changed of this.#listeners) {
+      try {
+        changed();
+      } catch (error) {
+        console.error(error); // an error in drawing does not end the connection
+      }
     }
   }
+}
+
+let shared = null;
+
+/**
+ * The feed of this page, which its views share.
+ * @param {import("./api.js").Api} api
+ * @returns {Feed}
+ */
+export function feedOf(api) {
+  shared ??= new Feed((signal) =>
+    api.request("./live", { signal, headers: { Accept: "text/event-stream" } }));
+  return shared;
 }
 
 const sleep = (ms) => new Promise((done) => setTimeout(done, ms));

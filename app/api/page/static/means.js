@@ -1,5 +1,6 @@
 // Sums and means of the shown time, for Watch's headline and tables.
 
+import { FAILURES } from "./reasons.js";
 import { nameOf, number } from "./series.js";
 
 /** @typedef {import("./live.js").Sample} Sample */
@@ -22,6 +23,74 @@ export function failuresIn(samples) {
   return [...counts].filter(([, count]) => count > 0).sort((one, other) => other[1] - one[1]);
 }
 
+/**
+ * How often each error code occurred since the server started.
+ * @param {Sample[]} samples
+ * @returns {Record<string, number>}
+ */
+export const failuresSinceStart = (samples) =>
+  known(samples).at(-1)?.requests.failed_total ?? {};
+
+const BUCKETS = 10 ** 0.2; // the bounds of latencies are ten to the fifths
+
+/**
+ * A quantile of latencies, interpolated within its bucket; null without any.
+ * @param {number} share  such as 0.99
+ * @param {Map<number, number>} counts  upper bound of a bucket in ms -> number in it
+ */
+export function quantile(share, counts) {
+  const buckets = [...counts].sort(([one], [other]) => one - other);
+  let wanted = share * buckets.reduce((sum, [, count]) => sum + count, 0);
+  for (const [index, [bound, count]] of buckets.entries()) {
+    if (wanted > count && index < buckets.length - 1) {
+      wanted -= count;
+      continue;
+    }
+    if (!Number.isFinite(bound)) return buckets[index - 1]?.[0] ?? null; // how far is unknown
+    const lower = bound / BUCKETS;
+    return lower + ((bound - lower) * Math.min(wanted, count)) / count;
+  }
+  return null;
+}
+
+/**
+ * @typedef {{requests: number, failed: number, isFault: boolean, p50: number | null,
+ *   p99: number | null}} Figures  `isFault`: items failed by the fault of the model
+ */
+
+/**
+ * What a version did.
+ * @param {any} now  its entry in `totals`
+ * @param {any} [before]  an earlier one; without it, since the server started
+ * @returns {Figures}
+ */
+export function figuresOf(now, before) {
+  const past = before && before.requests <= now.requests ? before : null; // else it has restarted
+  const gained = (name) => now[name] - (past?.[name] ?? 0);
+  const counts = new Map(Object.entries(now.latency_ms).map(([bound, count]) =>
+    [bound === "inf" ? Infinity : Number(bound), count - (past?.latency_ms[bound] ?? 0)]));
+  for (const [bound, count] of counts) if (count <= 0) counts.delete(bound);
+  const faults = (of) =>
+    FAILURES.reduce((sum, code) => sum + (of?.failed_items[code] ?? 0), 0);
+  return {
+    requests: gained("requests"),
+    failed: gained("failed"),
+    isFault: faults(now) > faults(past),
+    p50: quantile(0.5, counts),
+    p99: quantile(0.99, counts),
+  };
+}
+
+/** Errors in words, such as "12 (0.6 %)". */
+export function errorsOf({ requests, failed }) {
+  if (!requests) return "–";
+  const share = (100 * failed) / requests;
+  return failed ? `${number(failed)} (${share < 0.01 ? "< 0.01" : number(share)} %)` : "0";
+}
+
+/** The tone of errors: of what the model got wrong, of rejections, or none. */
+export const toneOfErrors = ({ failed, isFault }) => (failed ? (isFault ? "bad" : "warn") : "");
+
 /** Whether no request ended. */
 export const isIdle = (samples) => known(samples).every(({ requests }) => !requests.per_s);
 
@@ -29,8 +98,8 @@ export const isIdle = (samples) => known(samples).every(({ requests }) => !reque
  * What each version did.
  * @param {Sample[]} samples
  * @returns {{name: string, items: number, batch: number | null, queue: number | null,
- *   compute: number | null, hits: number | null, isSlowest: boolean}[]} items per second, items of
- *   a batch, milliseconds, and a share; `isSlowest` of several
+ *   compute: number | null, hits: number | null, figures: Figures | null, isSlowest: boolean}[]}
+ *   items per second, items of a batch, milliseconds, and a share; `isSlowest` of several
  */
 export function modelsIn(samples) {
   const snapshots = known(samples);
@@ -43,8 +112,10 @@ export function modelsIn(samples) {
       if (sum) add(sum, model, seconds(snapshot));
     }
   }
+  const [first, last] = [snapshots[0], snapshots.at(-1)].map(totalsOf);
   const rows = [...sums].map(([name, sum]) => ({
     name,
+    figures: last.has(name) ? figuresOf(last.get(name), first.get(name) ?? NOTHING) : null,
     items: lasted ? sum.items / lasted : 0,
     batch: sum.batches ? sum.batch / sum.batches : null,
     queue: sum.batches ? sum.queue / sum.batches : null,
@@ -58,6 +129,10 @@ export function modelsIn(samples) {
   return rows;
 }
 
+const totalsOf = (snapshot) =>
+  new Map((snapshot?.totals ?? []).map((each) => [nameOf(each), each]));
+
+const NOTHING = { requests: 0, failed: 0, failed_items: {}, latency_ms: {} };
 const NONE = { items: 0, batches: 0, batch: 0, queue: 0, compute: 0, asked: 0, hits: 0 };
 
 /** Add what a model did in a snapshot; means of batches are weighed by their number. */

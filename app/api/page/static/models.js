@@ -3,11 +3,15 @@
 import { Alert, deniedNote, tellDenied } from "./alert.js";
 import { fill, h } from "./dom.js";
 import { save } from "./download.js";
+import { feedOf } from "./live.js";
 import { emptyView, loadedNow } from "./loading.js";
+import { figuresOf } from "./means.js";
 import { Plan } from "./plan.js";
 import { Release, releaseOf, shadowOf } from "./release.js";
+import { nameOf } from "./series.js";
 import { isServed, sharesOf, Switch, Version } from "./version.js";
 
+const FIGURES = ["Requests", "Errors", "p50", "p99"];
 const IDLE_MS = 5000;
 const LOADING_MS = 1000;
 // A file has no headers, so it includes the report's policy.
@@ -23,6 +27,8 @@ let view = null;
 export function start(panel, api) {
   view ??= new Models(panel, api);
   view.shown = true;
+  view.feed.run();
+  view.figures();
   return view.refresh();
 }
 
@@ -53,9 +59,12 @@ class Models {
   constructor(panel, api) {
     this.api = api;
     this.panel = panel;
+    this.feed = feedOf(api);
+    this.feed.listen(() => this.figures());
     fill(panel, h("div.stack", null,
       h("div.row", null, h("h2", { text: "Models" }), this.#reload, this.#again, this.#denied,
         this.#said),
+      h("p.note", { text: "Requests, errors and latencies are those since the server started." }),
       this.#unread.element, this.#alert.element, this.#list, this.#dialog.element));
   }
 
@@ -97,7 +106,20 @@ class Models {
       fill(this.#list, ...[...this.#cards.values()].map((each) => each.element));
     }
     this.#permit();
+    this.figures();
     if (!models.length) fill(this.#list, h("section.card", null, emptyView()));
+  }
+
+  /** Show what each version did since the server started, and which is the slowest. */
+  figures() {
+    if (!this.shown) return;
+    const newest = this.feed.history.samples.findLast((each) => each.snapshot)?.snapshot;
+    const figures = new Map((newest?.totals ?? []).map((each) => [nameOf(each), figuresOf(each)]));
+    const served = new Set((newest?.models ?? []).map(nameOf));
+    const timed = [...figures].filter(([name, each]) => served.has(name) && each.p99 !== null)
+      .sort(([, one], [, other]) => other.p99 - one.p99);
+    const slowest = timed.length > 1 ? timed[0][0] : "";
+    for (const card of this.#cards.values()) card.figures(figures, slowest);
   }
 
   /**
@@ -179,8 +201,9 @@ class Card {
     this.plan = new Plan(models.api, this.path);
     this.#switch = new Switch(models, name, this.path);
     this.#release = new Release(models, name, this.path);
-    const columns = ["Version", "State", "", "Actions"].map((text) =>
-      h("th", { scope: "col" }, text || h("span.visually-hidden", { text: "Details" })));
+    const columns = ["Version", "State", ...FIGURES, "", "Actions"].map((text) =>
+      h(FIGURES.includes(text) ? "th.number.wide" : "th", { scope: "col" },
+        text || h("span.visually-hidden", { text: "Details" })));
     this.element = h("section.card.stack", { "aria-label": `Model ${name}` },
       h("div.row", null, h("h3", { text: name }), this.#tags,
         h("span.actions", null, this.#switch.element)),
@@ -213,6 +236,16 @@ class Card {
     for (const each of this.#versions.keys()) if (!numbers.includes(each)) this.#versions.delete(each);
     if (before !== numbers.join()) {
       fill(this.#body, ...numbers.map((each) => this.#versions.get(each).element));
+    }
+  }
+
+  /**
+   * @param {Map<string, import("./means.js").Figures>} figures  by the name of a version
+   * @param {string} slowest  the name of one
+   */
+  figures(figures, slowest) {
+    for (const each of this.#versions.values()) {
+      each.figures(figures.get(each.name) ?? null, each.name === slowest);
     }
   }
 }

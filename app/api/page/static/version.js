@@ -2,6 +2,7 @@
 
 import { bytes, fill, h, withShortHashes } from "./dom.js";
 import { stateOf } from "./loading.js";
+import { errorsOf, toneOfErrors } from "./means.js";
 import { number } from "./series.js";
 
 const TONES = { ready: "good", failed: "bad", loading: "warn" };
@@ -47,10 +48,14 @@ function ago(seconds) {
   }
 }
 
-/** One version: a row of its model's table. */
+/** One version: a row of its model's table. On a narrow screen its figures are in words. */
 export class Version {
   #state = h("td");
-  #detail = h("td.reason");
+  #slowest = h("span.tag.warn", { text: "slowest", hidden: true });
+  #figures = ["requests", "errors", "p50", "p99"].map(() => h("td.number.wide", { text: "–" }));
+  #words = h("span.narrow");
+  #detail = h("span");
+  #reason = h("td.reason", null, this.#detail, this.#words);
   #shown = "";
   #switch;
 
@@ -67,7 +72,7 @@ export class Version {
     this.name = name;
     this.#switch = new Switch(card.models, name, path);
     this.element = h("tr", null, h("th", { scope: "row", text: String(number) }), this.#state,
-      this.#detail, h("td", null, h("span.actions", null, report, this.#switch.element)));
+      ...this.#figures, this.#reason, h("td", null, h("span.actions", null, report, this.#switch.element)));
   }
 
   /**
@@ -81,9 +86,10 @@ export class Version {
     this.#shown = shown;
     this.#switch.show(isServed(status));
     const { state, problem, step } = status;
-    fill(this.#state, h(`span.tag.${TONES[state] ?? "none"}`, { text: stateOf(status, now) }));
-    this.#detail.removeAttribute("title");
-    if (problem) this.#detail.title = problem;
+    fill(this.#state, h(`span.tag.${TONES[state] ?? "none"}`, { text: stateOf(status, now) }), " ",
+      this.#slowest);
+    this.#reason.removeAttribute("title");
+    if (problem) this.#reason.title = problem;
     const words = wordsOf(status, share);
     if (state === "loading" && (step || !now)) {
       const bar = h("progress", { max: 1, "aria-label": `${this.name} is loading` });
@@ -92,6 +98,26 @@ export class Version {
     } else {
       this.#detail.textContent = words;
     }
+  }
+
+  /**
+   * @param {import("./means.js").Figures | null} figures  null: not known, or no request yet
+   * @param {boolean} isSlowest
+   */
+  figures(figures, isSlowest) {
+    this.#slowest.hidden = !isSlowest;
+    const tone = figures && toneOfErrors(figures);
+    const ms = (value) => (value == null ? "–" : `${number(value)} ms`);
+    const known = figures
+      ? [number(figures.requests), errorsOf(figures), ms(figures.p50), ms(figures.p99)]
+      : ["–", "–", "–", "–"];
+    for (const [index, text] of known.entries()) this.#figures[index].textContent = text;
+    this.#figures[1].className = tone ? `number wide ${tone}` : "number wide";
+    const [requests, errors, p50, p99] = known;
+    fill(this.#words, ...(figures ? [
+      `${requests} requests, p50 ${p50}, p99 ${p99}, `,
+      h(tone ? `span.${tone}` : "span", { text: `errors ${errors}` }),
+    ] : []));
   }
 }
 

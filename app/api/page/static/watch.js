@@ -4,13 +4,16 @@ import { Alert, deniedNote, tellDenied } from "./alert.js";
 import { Chart, load } from "./chart.js";
 import { bytes, fill, h } from "./dom.js";
 import { save } from "./download.js";
-import { Feed } from "./live.js";
-import { failuresIn, isIdle, modelsIn, statesOf } from "./means.js";
-import { FAILURES, reasonOf, toneOf } from "./reasons.js";
+import { feedOf } from "./live.js";
+import {
+  errorsOf, failuresIn, failuresSinceStart, isIdle, modelsIn, statesOf, toneOfErrors,
+} from "./means.js";
+import { CODES, FAILURES, reasonOf, remedyOf, toneOf } from "./reasons.js";
 import { nameOf, number, OF_DEVICES, OF_MODEL, OF_SERVER } from "./series.js";
 
 const PROFILE_S = 5;
 const SPANS = [1, 5, 10]; // minutes
+const WIDE = ["In the queue", "Compute", "Batch", "Cache"]; // columns of a wide screen
 let view = null;
 let shown = false;
 
@@ -61,10 +64,8 @@ class Watch {
 
   constructor(panel, api) {
     this.profiler = new Profiler(api);
-    this.feed = new Feed(
-      (signal) => api.request("./live", { signal, headers: { Accept: "text/event-stream" } }),
-      () => this.draw(),
-    );
+    this.feed = feedOf(api);
+    this.feed.listen(() => this.draw());
     this.charts = [OF_SERVER, OF_MODEL, OF_DEVICES].map((group) =>
       group.map(({ title, unit, lines }) => ({ chart: new Chart(title, unit, number), lines })),
     );
@@ -74,23 +75,24 @@ class Watch {
     fill(
       this.#ofDevices,
       h("h2", { text: "Devices" }),
-      table("Devices", ["Device", "Memory", "Utilization", "Temperature"], this.#devices),
+      table("Devices", ["Device", "Memory", "Utilization", "Temperature#"], this.#devices),
       devices,
     );
     fill(this.#refused, h("h2", { text: "Rejections and failures" }),
-      table("Reasons", ["Code", "Requests", "Reason"], this.#reasons));
+      table("Reasons", ["Requests", "Why, and what to do"], this.#reasons));
     this.#versions = table("Versions",
-      ["Version", "Items/s", "Batch", "In the queue", "Compute", "Cache"], this.#models);
+      ["Version", "p99#", "Errors#", "Items/s#", ...WIDE.map((each) => `${each}#wide`)],
+      this.#models);
     fill(
       this.#now,
       h("h2", { text: "Replicas" }),
-      table("Replicas", ["Replica", "Device", "State", "Busy", "Items/s"], this.#replicas),
+      table("Replicas", ["Replica", "Device", "State", "Busy", "Items/s#"], this.#replicas),
       this.#ofDevices,
     );
     fill(
       this.#known,
       this.#tiles, this.#idle,
-      h("div.row", null, h("h2", { text: "Server" }), this.#facts), server, this.#refused,
+      h("div.row", null, h("h2", { text: "Server" }), this.#facts), server, this.#refused, allCodes(),
       h("div.row", null, h("h2", { text: "Models" }),
         h("label.visually-hidden", { for: "watch-model", text: "Model" }), this.#model),
       this.#versions,
@@ -132,9 +134,12 @@ class Watch {
     this.#now.hidden = !isOnline;
     this.#facts.textContent = isOnline ? factsOf(newest) : "";
     fill(this.#models, ...modelsIn(samples).map(modelRow));
-    const failures = failuresIn(samples);
-    fill(this.#reasons, ...failures.map(reasonRow));
-    this.#refused.hidden = failures.length === 0 || !isOnline;
+    const failures = new Map(failuresIn(samples));
+    const ever = Object.entries(failuresSinceStart(samples)).sort(([, one], [, other]) => other - one);
+    const codes = new Set([...failures.keys(), ...ever.map(([code]) => code)]);
+    fill(this.#reasons, ...[...codes].map((code) =>
+      reasonRow(code, failures.get(code) ?? 0, new Map(ever).get(code), Number(this.#span.value))));
+    this.#refused.hidden = codes.size === 0 || !isOnline;
     this.#versions.hidden = !isOnline;
     fill(this.#replicas, ...newest.replicas.map(replicaRow));
     fill(this.#devices, ...newest.devices.map(deviceRow));
@@ -216,8 +221,13 @@ class Profiler {
   }
 }
 
+/** A table; after `#` of a column: it has numbers, and may be of a wide screen only. */
 function table(name, columns, body) {
-  const heads = columns.map((text) => h("th", { scope: "col", text }));
+  const heads = columns.map((column) => {
+    const [text, kind] = column.split("#");
+    return h(["th", kind !== undefined && "number", kind].filter(Boolean).join("."),
+      { scope: "col", text });
+  });
   return h("div.scroll.card", { tabindex: 0, role: "region", "aria-label": name },
     h("table", null, h("thead", null, h("tr", null, ...heads)), body));
 }
@@ -256,19 +266,38 @@ function tilesOf(snapshot, versions) {
   ];
 }
 
-function modelRow({ name, items, batch, queue, compute, hits, isSlowest }) {
-  const cell = (value, unit = "") =>
-    h("td.number", { text: value === null ? "–" : `${number(value)}${unit}` });
+function modelRow({ name, items, batch, queue, compute, hits, figures, isSlowest }) {
+  const cell = (value, unit = "", kind = "td.number") =>
+    h(kind, { text: value == null ? "–" : `${number(value)}${unit}` });
+  const wide = (value, unit) => cell(value, unit, "td.number.wide");
+  const tone = figures && toneOfErrors(figures);
   return h("tr", null,
     h("th", { scope: "row" }, `${name} `, isSlowest && h("span.tag.warn", { text: "slowest" })),
-    cell(items), cell(batch), cell(queue, " ms"), cell(compute, " ms"),
-    cell(hits === null ? null : 100 * hits, " %"));
+    cell(figures?.p99, " ms"),
+    h(tone ? `td.number.${tone}` : "td.number", { text: figures ? errorsOf(figures) : "–" }),
+    cell(items), wide(queue, " ms"), wide(compute, " ms"), wide(batch),
+    wide(hits === null ? null : 100 * hits, " %"));
 }
 
-function reasonRow([code, count]) {
+const codeTag = (code) => h(`span.tag.${toneOf(code)}`, { text: code });
+
+/** An error code: how often it occurred, why, and what to do. */
+function reasonRow(code, count, ever, minutes) {
+  const counts = [
+    `${number(Math.round(count))} in ${minutes} min`,
+    ever !== undefined && `${number(ever)} since the start`,
+  ];
   return h("tr", null,
-    h("th", { scope: "row" }, h(`span.tag.${toneOf(code)}`, { text: code })),
-    h("td.number", { text: number(Math.round(count)) }), h("td", { text: reasonOf(code) }));
+    h("th", { scope: "row" }, codeTag(code), ...counts.map((text) => text && h("div.note", { text }))),
+    h("td", null, reasonOf(code), h("div.note", { text: remedyOf(code) })));
+}
+
+/** Every error code that a caller may get. */
+function allCodes() {
+  const rows = CODES.map((code) => h("tr", null, h("th", { scope: "row" }, codeTag(code)),
+    h("td", null, reasonOf(code), h("div.note", { text: remedyOf(code) }))));
+  return h("details", null, h("summary", { text: "All error codes" }),
+    table("All error codes", ["Code", "Why, and what to do"], h("tbody", null, ...rows)));
 }
 
 /** A share as a bar with its percentage. */

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.api.page.snapshot import Change, quantile, read, snapshot
+from app.api.page.snapshot import Change, quantile, read, snapshot, totals
 from app.metrics import Metrics
 from app.metrics.gauges import ModelGauges
 from app.types import CacheCounts, ModelId
@@ -51,6 +51,7 @@ async def test_rates_are_per_second_of_the_interval() -> None:
     requests = (await between(metrics, happens, 1.5))["requests"]
     assert (requests["per_s"], requests["in_flight"]) == (42.0, 7)
     assert requests["failed_per_s"] == {"overloaded": 2.0}
+    assert requests["failed_total"] == {"overloaded": 3}
     assert 1 < requests["p50_ms"] < requests["p99_ms"] <= 2.5
 
 
@@ -151,6 +152,31 @@ async def test_a_retired_model_is_left_out() -> None:
     metrics.remove_model(DIGITS)
     found = await between(metrics, lambda: None, 1.0)
     assert [(each["name"], each["version"]) for each in found["models"]] == [("other", 1)]
+
+
+async def test_totals_of_a_version_outlive_it() -> None:
+    metrics = Metrics()
+    served(metrics, DIGITS)
+    model = metrics.model(DIGITS)
+    for seconds in (0.0003, 0.002, 0.0021, 99.0):
+        model.request(seconds, 0.0, seconds, computed=True)
+    model.request(0.00001, 0.0, 0.0, computed=False)
+    for _ in range(2):
+        model.count_failure(0.5)
+    model.outcome("ok", 5)
+    model.outcome("backend_failed", 2)
+    metrics.remove_model(DIGITS)
+    now = await metrics.read(read)
+    assert totals(now, [DIGITS, ModelId("other", 1)]) == [
+        {
+            "name": "digits",
+            "version": 3,
+            "requests": 7,
+            "failed": 2,
+            "failed_items": {"backend_failed": 2},
+            "latency_ms": {"0.1": 1, "0.4": 1, "2.5": 2, "inf": 1},
+        }
+    ]
 
 
 async def test_failed_device_reading_is_null() -> None:
