@@ -10,8 +10,6 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-import structlog
-
 from app.errors import (
     Abandoned,
     DeadlineExceeded,
@@ -23,6 +21,7 @@ from app.errors import (
     TorchlaneError,
 )
 from app.handlers.admission import Admission, Situation
+from app.handlers.calls import not_named
 from app.handlers.contract import (
     CallReply,
     HandlerJob,
@@ -33,16 +32,13 @@ from app.handlers.contract import (
     Plane,
     PoolLoad,
 )
-from app.handlers.failures import text_of
+from app.handlers.failures import FailureLog
 from app.handlers.job import Job, Run
 from app.handlers.keeper import Keeper
 from app.handlers.process import HandlerProcess
-from app.telemetry.line_rate import LineRate
 
-LOG = structlog.get_logger(__name__)
 READY_S = 300.0  # for import and `setup`
 SLOW_S = 5.0  # in all, for the reader of a stream that others could have the place of
-LINES, LINES_PER_S = 20, 5.0  # of failures in the log
 
 
 class ProcessPool:
@@ -74,8 +70,7 @@ class ProcessPool:
         self._gives_way = False  # whether a place will be free at once
         self._wakes = False  # whether batches will be formed at the end of this turn
         self._emptied: asyncio.Event = asyncio.Event()
-        self._lines = LineRate(LINES, LINES_PER_S)
-        self._labels: Mapping[str, object] = {"handler": spec.name, "version": spec.version}
+        self._failures = FailureLog(spec.name, spec.version)
 
     # See `HandlerPool`
 
@@ -255,15 +250,7 @@ class ProcessPool:
     ) -> Callable[[], None]:
         """See `Caller`."""
         if call.model not in self._spec.models:
-            known = ", ".join(self._spec.models) or "none"
-            reply(
-                CallReply(
-                    403,
-                    code="forbidden",
-                    error=f"the handler {self._spec.name} does not name the model "
-                    f"{call.model[:80]!r} in `models`, which has {known}",
-                )
-            )
+            reply(not_named(self._spec, call.model))
             return _nothing
         request = None if job is None else job.request
         if job is not None and job.moved_at:  # each item of a stream has the request's time
@@ -288,16 +275,7 @@ class ProcessPool:
 
     def failed(self, job: Job, meta: Mapping[str, Any]) -> None:
         """See `Pool`."""
-        is_failure = text_of(meta, "code") in ("handler_failed", "handler_outputs")
-        if is_failure and self._lines.allows(time.monotonic()):
-            LOG.warning(
-                "handler_failed",
-                **self._labels,
-                request_id=job.request.request_id,
-                reason=text_of(meta, "error"),
-                where=text_of(meta, "where"),
-                not_logged=self._lines.take_left_out(),
-            )
+        self._failures.log(job.request.request_id, meta)
 
     def ended(self, process: HandlerProcess, cause: str, reason: str) -> None:
         """See `Pool`."""
