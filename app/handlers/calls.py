@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from app.handlers.contract import CallReply, ModelCall
+from app.handlers.contract import CallReply, HandlerSpec, ModelCall
 from app.handlers.failures import text_of
 from app.handlers.job import Job, Run
 from torchlane.handlers.frames import TO_HANDLER_BYTES, Frame, MalformedFrame
@@ -127,6 +127,17 @@ class Calls:
             if answer.retry_after_ms is not None:
                 meta["retry_after_ms"] = answer.retry_after_ms
         self._send(number, meta, answer.body)
+
+
+def not_named(spec: HandlerSpec, model: str) -> CallReply:
+    """The reply to a call of a model that the handler does not name."""
+    known = ", ".join(spec.models) or "none"
+    return CallReply(
+        403,
+        code="forbidden",
+        error=f"the handler {spec.name} does not name the model {model[:80]!r} in `models`, which "
+        f"has {known}",
+    )
 
 
 def _payer(run: Run, number: int) -> Job | None:

@@ -1,12 +1,19 @@
-"""Failures that the process of a handler reports, as errors of the server."""
+"""Failures that the process of a handler reports: as errors of the server, and in its log."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import structlog
+
 from app import errors
 from app.handlers.contract import FAILED
+from app.telemetry.line_rate import LineRate
+
+LOG = structlog.get_logger(__name__)
+LINES, LINES_PER_S = 20, 5.0  # of failures in the log
 
 MAX_TEXT = 4000  # characters of a message
 MAX_DETAILS = 20
@@ -24,6 +31,32 @@ PASSED_ON: Mapping[str, type[errors.TorchlaneError]] = {
         *(errors.HandlerTimeout, errors.HandlerOutputs, errors.ShuttingDown),
     )
 }
+
+
+class FailureLog:
+    """Logs failures of a handler's code, bounded in rate.
+
+    Args:
+        name: of the handler.
+        version: of the handler.
+    """
+
+    def __init__(self, name: str, version: int) -> None:
+        self._lines = LineRate(LINES, LINES_PER_S)
+        self._labels: Mapping[str, object] = {"handler": name, "version": version}
+
+    def log(self, request_id: str, meta: Mapping[str, Any]) -> None:
+        """Log the answer to a request, if it says that the code failed."""
+        is_failure = text_of(meta, "code") in ("handler_failed", "handler_outputs")
+        if is_failure and self._lines.allows(time.monotonic()):
+            LOG.warning(
+                "handler_failed",
+                **self._labels,
+                request_id=request_id,
+                reason=text_of(meta, "error"),
+                where=text_of(meta, "where"),
+                not_logged=self._lines.take_left_out(),
+            )
 
 
 def error_of(meta: Mapping[str, Any]) -> errors.TorchlaneError:

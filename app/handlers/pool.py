@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
-
-import structlog
 
 from app.errors import (
     Abandoned,
@@ -20,10 +17,11 @@ from app.errors import (
     HandlerTimeout,
     ModelNotReady,
     Overloaded,
-    PayloadTooLarge,
     ShuttingDown,
     TorchlaneError,
 )
+from app.handlers.admission import Admission, Situation
+from app.handlers.calls import not_named
 from app.handlers.contract import (
     CallReply,
     HandlerJob,
@@ -34,18 +32,13 @@ from app.handlers.contract import (
     Plane,
     PoolLoad,
 )
-from app.handlers.failures import text_of
+from app.handlers.failures import FailureLog
 from app.handlers.job import Job, Run
 from app.handlers.keeper import Keeper
 from app.handlers.process import HandlerProcess
-from app.telemetry.line_rate import LineRate
-from torchlane.handlers.frames import TO_HANDLER_BYTES
 
-LOG = structlog.get_logger(__name__)
 READY_S = 300.0  # for import and `setup`
-SHARE = 0.1  # of the latest run in the moving average
 SLOW_S = 5.0  # in all, for the reader of a stream that others could have the place of
-LINES, LINES_PER_S = 20, 5.0  # of failures in the log
 
 
 class ProcessPool:
@@ -71,16 +64,13 @@ class ProcessPool:
         self._keeper = Keeper(spec, self, metrics, ready_s)
         self._queue: dict[Job, None] = {}  # in order
         self._running: dict[Job, HandlerProcess] = {}
-        # Moving averages of seconds in a process: of a run, and until a request has its answer, or
-        # the first item of it.
-        self._run_s = self._answer_s = 0.0
+        self._admission = Admission(spec)
         self._is_closing = False
         self._is_draining = False
         self._gives_way = False  # whether a place will be free at once
         self._wakes = False  # whether batches will be formed at the end of this turn
         self._emptied: asyncio.Event = asyncio.Event()
-        self._lines = LineRate(LINES, LINES_PER_S)
-        self._labels: Mapping[str, object] = {"handler": spec.name, "version": spec.version}
+        self._failures = FailureLog(spec.name, spec.version)
 
     # See `HandlerPool`
 
@@ -152,47 +142,23 @@ class ProcessPool:
             raise ShuttingDown(f"the handler {spec.name} is being stopped")
         if (problem := self._keeper.problem) is not None:
             raise ModelNotReady(f"the handler {spec.name} does not work: {problem}")
-        size = max(len(each.body) for each in requests)
-        if size > TO_HANDLER_BYTES:
-            raise PayloadTooLarge(f"the body has {size} bytes, a handler takes {TO_HANDLER_BYTES}")
-        left_s = first.deadline - now
-        if left_s <= 0:
-            raise DeadlineExceeded("the deadline has passed; allow more time or send less")
-        if len(requests) > self.queue_limit:
-            raise PayloadTooLarge(
-                f"{len(requests)} items in one request, the queue of the handler {spec.name} takes "
-                f"{self.queue_limit}; split it"
-            )
-        free = self._keeper.room
-        queued = len(self._queue) + len(requests)
-        if not self._queue:
-            queued -= free * spec.max_batch_size
-        if queued <= 0:
-            return
         oldest = next(iter(self._running), None)
-        running_s = (
-            0.0
-            if free or oldest is None or self._gives_way
-            else self._run_s - (now - oldest.started)
+        self._admission.check(
+            requests,
+            now,
+            Situation(
+                queued=len(self._queue),
+                queue_limit=self.queue_limit,
+                room=self._keeper.room,
+                places=self._keeper.places,
+                since=None if self._gives_way or oldest is None else oldest.started,
+            ),
         )
-        ahead = math.ceil(queued / spec.max_batch_size) - 1
-        wait_s = max(0.0, running_s) + ahead / self._keeper.places * self._run_s
-        if queued > self.queue_limit:
-            raise Overloaded(
-                f"the queue of the handler {spec.name} is full: {len(self._queue)} requests wait",
-                wait_s,
-            )
-        if wait_s + self._answer_s > left_s:
-            raise Overloaded(
-                f"cannot meet the {left_s * 1000:.0f} ms deadline: {len(self._queue)} requests "
-                f"wait for the handler {spec.name}",
-                wait_s,
-            )
 
     def _give_way(self, now: float) -> None:
         """End the stream with the slowest reader, if no place is free for another request."""
         self._gives_way = False
-        if self._keeper.room > 0:
+        if self._keeper.room > 0 or self._is_draining:
             return
         slowest = max(self._running, key=lambda job: job.slow_s(now), default=None)
         if slowest is not None and (slow_s := slowest.slow_s(now)) > SLOW_S:
@@ -201,7 +167,7 @@ class ProcessPool:
                 Overloaded(
                     f"the stream gave way to other requests: the handler {self._spec.name} waited "
                     f"{slow_s:.1f} s for its items to be read",
-                    self._answer_s,
+                    self._admission.answer_s,
                 )
             )
 
@@ -267,7 +233,7 @@ class ProcessPool:
         error = job.error
         if job.first_at or (run_s and not isinstance(error, Abandoned)):
             answer_s = (job.first_at or now) - job.started
-            self._answer_s = _moved(self._answer_s, answer_s)
+            self._admission.answered(answer_s)
         code = error.code if isinstance(error, TorchlaneError) else "internal"
         self._metrics.ended("ok" if error is None else code, queue_s, run_s)
         if not self._queue and not self._running:
@@ -284,15 +250,7 @@ class ProcessPool:
     ) -> Callable[[], None]:
         """See `Caller`."""
         if call.model not in self._spec.models:
-            known = ", ".join(self._spec.models) or "none"
-            reply(
-                CallReply(
-                    403,
-                    code="forbidden",
-                    error=f"the handler {self._spec.name} does not name the model "
-                    f"{call.model[:80]!r} in `models`, which has {known}",
-                )
-            )
+            reply(not_named(self._spec, call.model))
             return _nothing
         request = None if job is None else job.request
         if job is not None and job.moved_at:  # each item of a stream has the request's time
@@ -311,22 +269,13 @@ class ProcessPool:
 
     def free(self, process: HandlerProcess, run: Run) -> None:
         """See `Pool`."""
-        self._run_s = _moved(self._run_s, time.monotonic() - run.started)
+        self._admission.ran(time.monotonic() - run.started)
         if self._queue:
             self._dispatch()
 
     def failed(self, job: Job, meta: Mapping[str, Any]) -> None:
         """See `Pool`."""
-        is_failure = text_of(meta, "code") in ("handler_failed", "handler_outputs")
-        if is_failure and self._lines.allows(time.monotonic()):
-            LOG.warning(
-                "handler_failed",
-                **self._labels,
-                request_id=job.request.request_id,
-                reason=text_of(meta, "error"),
-                where=text_of(meta, "where"),
-                not_logged=self._lines.take_left_out(),
-            )
+        self._failures.log(job.request.request_id, meta)
 
     def ended(self, process: HandlerProcess, cause: str, reason: str) -> None:
         """See `Pool`."""
@@ -351,11 +300,6 @@ class ProcessPool:
     def _fail_open(self) -> None:
         for job in [*self._queue, *self._running]:
             job.fail(ShuttingDown(f"the handler {self._spec.name} is being stopped"))
-
-
-def _moved(average: float, latest: float) -> float:
-    """A moving average after one more measurement."""
-    return average + (latest - average) * (SHARE if average else 1.0)
 
 
 def _nothing() -> None:
