@@ -221,8 +221,7 @@ def test_what_was_refused_before_the_page_was_opened_is_explained(
     expect(rows.nth(1)).to_contain_text("1,204 since the start")
     expect(rows.nth(1)).to_contain_text("Authorization: Bearer KEY")
     page.get_by_text("All error codes").click()
-    codes = page.get_by_role("region", name="All error codes")
-    expect(codes.get_by_role("row", name="model_not_found")).to_contain_text("no such model")
+    expect(page.locator("dt:has-text('model_not_found') + dd")).to_contain_text("no such model")
 
 
 def test_the_slowest_version_is_marked(visit: Visits, server: Server) -> None:

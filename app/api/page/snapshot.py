@@ -147,34 +147,40 @@ def snapshot(change: Change, states: Mapping[str, str]) -> dict[str, Any]:
 
 
 def totals(now: Series, models: Iterable[ModelId]) -> list[dict[str, Any]]:
-    """What these versions have done since the server started; those without requests have none."""
-    requests: dict[Key, dict[str, float]] = {}
-    for (*model, result), count in now["model_requests_total"].items():
-        requests.setdefault(tuple(model), {})[result] = count
-    failed: dict[Key, dict[str, int]] = {}
-    for (*model, outcome), count in now["items_total"].items():
-        if outcome != OK and count:
-            failed.setdefault(tuple(model), {})[outcome] = int(count)
-    latencies: dict[Key, dict[float, float]] = {}
-    for (*model, bound), count in now["model_latency_seconds_bucket"].items():
-        latencies.setdefault(tuple(model), {})[float(bound)] = count
-    return [
-        {
+    """What these versions have done since the server started, but for those without requests."""
+    results = _of_models(now["model_requests_total"])
+    outcomes = _of_models(now["items_total"])
+    latencies = _of_models(now["model_latency_seconds_bucket"])
+    found = []
+    for model in models:
+        labels = labels_of(model)
+        of_model = results.get(labels, {})
+        if not any(of_model.values()):
+            continue
+        items = outcomes.get(labels, {}).items()
+        total = {
             "name": model.name,
             "version": model.version,
-            "requests": int(sum(results.values())),
-            "failed": int(results.get("failed", 0.0)),
-            "failed_items": failed.get(labels_of(model), {}),
-            "latency_ms": _by_bucket(latencies.get(labels_of(model), {})),
+            "requests": int(sum(of_model.values())),
+            "failed": int(of_model.get("failed", 0.0)),
+            "failed_items": {code: int(count) for code, count in items if count and code != OK},
+            "latency_ms": _by_bucket(latencies.get(labels, {})),
         }
-        for model in models
-        if any((results := requests.get(labels_of(model), {})).values())
-    ]
+        found.append(total)
+    return found
 
 
-def _by_bucket(upto: Mapping[float, float]) -> dict[str, int]:
+def _of_models(series: Mapping[Key, float]) -> dict[Key, dict[str, float]]:
+    """The series of each version, by their last label."""
+    found: dict[Key, dict[str, float]] = {}
+    for (name, number, last), value in series.items():
+        found.setdefault((name, number), {})[last] = value
+    return found
+
+
+def _by_bucket(upto: Mapping[str, float]) -> dict[str, int]:
     """The observations in each bucket that has some, by its upper bound in milliseconds."""
-    counts = [(0.0, 0.0), *sorted(upto.items())]
+    counts = [(0.0, 0.0), *sorted((float(bound), count) for bound, count in upto.items())]
     return {
         f"{bound * 1000:g}": int(count - below)
         for (_, below), (bound, count) in pairwise(counts)

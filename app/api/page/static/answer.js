@@ -184,7 +184,7 @@ function compared(predictions, model) {
     h("h3", { text: "Cosine similarity" }),
     h(
       "div.scroll",
-      null,
+      { tabindex: "0", role: "group", "aria-label": "Similarities" },
       h(
         "table",
         null,

@@ -77,7 +77,7 @@ function vector(values) {
 function table(rows) {
   return h(
     "div.scroll",
-    null,
+    { tabindex: "0", role: "group", "aria-label": "Values" },
     h(
       "table",
       null,

@@ -107,7 +107,7 @@ export function spansIn(spans, text) {
     h("p.spans", null, ...pieces),
     h(
       "div.scroll",
-      null,
+      { tabindex: "0", role: "group", "aria-label": "Labels" },
       h(
         "table",
         null,

@@ -48,7 +48,7 @@ export function rowsView(prediction, specs, codec, known, picture) {
     null,
     h(
       "div.scroll",
-      null,
+      { tabindex: "0", role: "group", "aria-label": "Rows" },
       h(
         "table.rows",
         null,

@@ -2,13 +2,13 @@
 
 import { Alert, deniedNote, tellDenied } from "./alert.js";
 import { Chart, load } from "./chart.js";
+import { allCodes, reasonRow } from "./codes.js";
 import { bytes, fill, h } from "./dom.js";
 import { save } from "./download.js";
 import { feedOf } from "./live.js";
-import {
-  errorsOf, failuresIn, failuresSinceStart, isIdle, modelsIn, statesOf, toneOfErrors,
-} from "./means.js";
-import { CODES, FAILURES, reasonOf, remedyOf, toneOf } from "./reasons.js";
+import { errorsOf, failuresIn, failuresSinceStart, isIdle, modelsIn, statesOf, toneOfErrors }
+  from "./means.js";
+import { FAILURES } from "./reasons.js";
 import { nameOf, number, OF_DEVICES, OF_MODEL, OF_SERVER } from "./series.js";
 
 const PROFILE_S = 5;
@@ -271,33 +271,11 @@ function modelRow({ name, items, batch, queue, compute, hits, figures, isSlowest
     h(kind, { text: value == null ? "–" : `${number(value)}${unit}` });
   const wide = (value, unit) => cell(value, unit, "td.number.wide");
   const tone = figures && toneOfErrors(figures);
-  return h("tr", null,
-    h("th", { scope: "row" }, `${name} `, isSlowest && h("span.tag.warn", { text: "slowest" })),
+  return h("tr", null, h("th", { scope: "row" }, `${name} `, isSlowest && h("span.tag.warn", { text: "slowest" })),
     cell(figures?.p99, " ms"),
     h(tone ? `td.number.${tone}` : "td.number", { text: figures ? errorsOf(figures) : "–" }),
     cell(items), wide(queue, " ms"), wide(compute, " ms"), wide(batch),
     wide(hits === null ? null : 100 * hits, " %"));
-}
-
-const codeTag = (code) => h(`span.tag.${toneOf(code)}`, { text: code });
-
-/** An error code: how often it occurred, why, and what to do. */
-function reasonRow(code, count, ever, minutes) {
-  const counts = [
-    `${number(Math.round(count))} in ${minutes} min`,
-    ever !== undefined && `${number(ever)} since the start`,
-  ];
-  return h("tr", null,
-    h("th", { scope: "row" }, codeTag(code), ...counts.map((text) => text && h("div.note", { text }))),
-    h("td", null, reasonOf(code), h("div.note", { text: remedyOf(code) })));
-}
-
-/** Every error code that a caller may get. */
-function allCodes() {
-  const rows = CODES.map((code) => h("tr", null, h("th", { scope: "row" }, codeTag(code)),
-    h("td", null, reasonOf(code), h("div.note", { text: remedyOf(code) }))));
-  return h("details", null, h("summary", { text: "All error codes" }),
-    table("All error codes", ["Code", "Why, and what to do"], h("tbody", null, ...rows)));
 }
 
 /** A share as a bar with its percentage. */
