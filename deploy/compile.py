@@ -418,7 +418,7 @@ def _build() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         made = mypycify(
             [*("--config-file", "pyproject.toml", "--cache-dir", f"{scratch}/mypy"), *sources],
-            group_name="torchlane",
+            group_name=prefix.replace("/", ".") + "torchlane",  # names the shared library
             target_dir=scratch,
             opt_level="3",
             debug_level="0",
