@@ -158,7 +158,7 @@ class ProcessPool:
     def _give_way(self, now: float) -> None:
         """End the stream with the slowest reader, if no place is free for another request."""
         self._gives_way = False
-        if self._keeper.room > 0 or self._is_draining:
+        if not self._spec.streams or self._keeper.room > 0 or self._is_draining:
             return
         slowest = max(self._running, key=lambda job: job.slow_s(now), default=None)
         if slowest is not None and (slow_s := slowest.slow_s(now)) > SLOW_S:
