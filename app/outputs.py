@@ -25,6 +25,7 @@ from typing_extensions import Buffer
 LOG = structlog.get_logger(__name__)
 QUEUE_BYTES = 8 * 1024 * 1024  # per output; more is dropped
 PATIENCE_S = 1.0  # how long a line waits without a thread, until the next one is written
+PERIOD_S = 0.1  # between writes of a thread: for each, the event loop waits for the GIL
 FLUSH_S = 2.0  # for the last lines, once the event loop has ended
 NAMES = ("stderr", "stdout")  # if both are the same, its name in the log is the first
 
@@ -81,7 +82,8 @@ class Output(io.RawIOBase):
         self._untold = 0  # dropped lines that the log does not mention yet
         self._patience_s = PATIENCE_S
         self._thread: threading.Thread | None = None
-        self._ending = False
+        self._ending = threading.Event()
+        self._written_at = -PERIOD_S
 
     def writable(self) -> bool:
         """Return True."""
@@ -115,13 +117,13 @@ class Output(io.RawIOBase):
 
     def start(self) -> None:
         """Leave writing to a thread."""
-        self._ending = False
+        self._ending.clear()
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Let the thread end once everything is written."""
-        self._ending = True
+        self._ending.set()
         self._entries.put(b"")
 
     def wait(self, limit_s: float) -> None:
@@ -136,10 +138,22 @@ class Output(io.RawIOBase):
 
     def _run(self) -> None:
         self._finish(None)  # what could not be written without a thread
-        while not (self._ending and self._entries.empty()):
-            self._begin(self._entries.get())
-            self._finish(None)
-            self._tell()
+        while not (self._ending.is_set() and self._entries.empty()):
+            lines = self._entries.get()
+            self._ending.wait(self._written_at + PERIOD_S - time.monotonic())
+            while not self._entries.empty():
+                entry = self._entries.get()
+                if len(lines) + len(entry) > select.PIPE_BUF:  # other processes may write between
+                    self._write_all(lines)
+                    lines = b""
+                lines += entry
+            self._write_all(lines)
+            self._written_at = time.monotonic()
+
+    def _write_all(self, lines: bytes) -> None:
+        self._begin(lines)
+        self._finish(None)
+        self._tell()
 
     def _write_queued(self, limit_s: float) -> bool:
         """Write what is queued; false if the output takes nothing for this long."""
