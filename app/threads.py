@@ -16,12 +16,12 @@ T = TypeVar("T")
 NICENESS = 5
 
 
-async def in_thread(work: Callable[[], T], unwanted: Callable[[T], None]) -> T:
+async def in_thread(work: Callable[[], T], unwanted: Callable[[T], None] | None = None) -> T:
     """Run long work in a thread of its own, which does not prevent the process from exiting.
 
     Args:
         work: the work.
-        unwanted: called with its result if the wait was cancelled.
+        unwanted: called with its result if the wait was cancelled; None: nothing is.
 
     Raises:
         Exception: any exception of `work`.
@@ -30,10 +30,10 @@ async def in_thread(work: Callable[[], T], unwanted: Callable[[T], None]) -> T:
     future: asyncio.Future[T] = loop.create_future()
 
     def deliver(result: T) -> None:
-        if future.done():
-            unwanted(result)
-        else:
+        if not future.done():
             future.set_result(result)
+        elif unwanted is not None:
+            unwanted(result)
 
     def run() -> None:
         try:

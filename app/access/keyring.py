@@ -72,7 +72,7 @@ class Keyring:
         while self._file is not None:
             await asyncio.sleep(CHECK_EVERY_S)
             try:
-                await in_thread(self.look, _discard)
+                await in_thread(self.look)
             except Exception as bug:  # a key that is removed must still stop working
                 self._stamp = None
                 if repr(bug) != self._problem:
@@ -148,7 +148,3 @@ def _stamp(file: Path) -> Stamp | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
-
-def _discard(_: object) -> None:
-    """Drop the result of a check that is no longer awaited."""

@@ -153,7 +153,7 @@ class Profiler:
                 BATCHES.recorded = False
             took_s = round(time.monotonic() - began, 3)
             about = {"server": self._name, "seconds": took_s, "ended": ended}
-            content = await in_thread(partial(trace.end, about), _discard)
+            content = await in_thread(partial(trace.end, about))
         LOG.info("profiled", seconds=took_s, ended=ended, bytes=trace.nbytes)
         return Profile(content, took_s, ended)
 
@@ -171,7 +171,7 @@ class Profiler:
             if cancelled:
                 raise asyncio.CancelledError
             # Its thread does not delay the end of the process, however slow the disk is.
-            events = await in_thread(partial(trace.add, recording), _discard)
+            events = await in_thread(partial(trace.add, recording))
             if trace.is_full:
                 return FULL
             if self._stopping():
@@ -268,10 +268,6 @@ async def _slept(seconds: float) -> bool:
     except asyncio.CancelledError:
         return True
     return False
-
-
-def _discard(_: object) -> None:
-    """Drop a result that is no longer wanted."""
 
 
 def _begun() -> profile:

@@ -125,7 +125,7 @@ class Differing:
             return
         self._is_written = True
         try:
-            await in_thread(partial(_write, self._own, tuple(self._entries)), _discard)
+            await in_thread(partial(_write, self._own, tuple(self._entries)))
         except OSError as error:  # never if the file is in memory
             if not self._fails:
                 LOG.error("differing_inputs_not_shared", reason=error.strerror)
@@ -141,7 +141,7 @@ class Differing:
         tag = _tag(name, shadow)
         found = [(e.at, e.content) for e in self._entries if _tag_of(e) == tag]
         if self._others:
-            found += await in_thread(partial(_read, self._others, tag), _discard)
+            found += await in_thread(partial(_read, self._others, tag))
         found.sort(reverse=True)
         return [content for _, content in found[: shadow.keep]]
 
@@ -216,7 +216,3 @@ def _content(file: SharedFile) -> bytes:
             break  # nothing was written yet
         time.sleep(READ_AGAIN_S)
     return b""
-
-
-def _discard(_: object) -> None:
-    """Nothing is left to do."""

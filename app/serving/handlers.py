@@ -104,7 +104,7 @@ class HandlerInstaller:
             raise ModelsMissing(missing)
         step("load", "starting its processes")
         with contextlib.ExitStack() as stack:
-            folder = await in_thread(lambda: _unpacked(artifact, settings.user, stack), _discard)
+            folder = await in_thread(lambda: _unpacked(artifact, settings.user, stack))
             versions = {each.name: each.version for each in manifest.models if each.version}
             counts = HandlerCounts(self._metrics, model)
             spec = _spec(manifest, settings, folder)
@@ -170,7 +170,7 @@ class HandlerInstaller:
         await pool.close()
         stack = self._running.pop(pool, None)
         if stack is not None:
-            await in_thread(stack.close, _discard)
+            await in_thread(stack.close)
 
 
 async def _started(model: ModelId, pool: HandlerPool) -> None:
@@ -244,7 +244,7 @@ async def _replay(
     """
     what = f"its example {index}"
     request, expected = await in_thread(
-        lambda: (artifact.read(example.request), artifact.read(example.answer)), _discard
+        lambda: (artifact.read(example.request), artifact.read(example.answer))
     )
     deadline = time.monotonic() + timeout_s
     try:
@@ -300,7 +300,3 @@ def _gauges(pool: HandlerPool) -> ModelGauges[Callable[[], float]]:
         predicted_wait_s=lambda: 0,
         cold=lambda: 0,
     )
-
-
-def _discard(_: object) -> None:
-    """Drop a result that is no longer wanted."""

@@ -140,7 +140,7 @@ class Installer:
                 return await self._install_handler(model, artifact, settings, loaded)
             if (misplaced := settings.misplaced(in_handler=False)) is not None:
                 raise SettingsForbid(misplaced)
-            codec = await in_thread(lambda: codec_for(artifact.manifest, artifact.read), _discard)
+            codec = await in_thread(lambda: codec_for(artifact.manifest, artifact.read))
             plan = planned(artifact, settings, self._pool.replicas)
             batch_s: dict[str, BatchTimes] = {}
             if is_needed:
@@ -194,9 +194,7 @@ class Installer:
         self, model: ModelId, served: str | None, *, whole: bool
     ) -> Artifact | HandlerArtifact:
         """Open an artifact, and check all files of a model (`whole`) or of any handler."""
-        artifact = await in_thread(
-            lambda: self._artifacts.open(model.plain, served, whole=whole), _discard
-        )
+        artifact = await in_thread(lambda: self._artifacts.open(model.plain, served, whole=whole))
         if isinstance(artifact, HandlerArtifact) and not whole:
             return await self._open(model, artifact.digest, whole=True)
         return artifact
@@ -327,7 +325,7 @@ class Installer:
         return _attempt(error)
 
     async def _release(self, model: ModelId) -> None:
-        await in_thread(lambda: self._artifacts.release(model), _discard)
+        await in_thread(lambda: self._artifacts.release(model))
 
     def _maker(
         self,
@@ -411,7 +409,3 @@ def _attempt(error: Exception) -> Attempt:
         return Attempt.REJECTED
     passing = isinstance(error, ReplicaError | OutOfMemory | OSError)
     return Attempt.HINDERED if passing and not isinstance(error, ReplicaHangs) else Attempt.FAILED
-
-
-def _discard(_: object) -> None:
-    """Drop an artifact or a codec that is no longer wanted; it holds no resources."""

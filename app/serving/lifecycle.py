@@ -285,7 +285,7 @@ class Lifecycle:
 
     async def _check_there(self, name: str, version: int | None) -> None:
         try:
-            contents = await in_thread(self._repository.scan, _discard)
+            contents = await in_thread(self._repository.scan)
         except OSError as error:
             raise ModelNotReady(f"the repository cannot be read: {error.strerror}") from error
         on_disk = contents.versions.get(name, [])
@@ -389,7 +389,7 @@ class Lifecycle:
             new = {name: n for name, n in found.items() if not serves(ModelId(name, n[0]))}
             ordered = list(new)
             if len(new) > 1:
-                ordered = await in_thread(partial(self._repository.smallest_first, new), _discard)
+                ordered = await in_thread(partial(self._repository.smallest_first, new))
             served = (name for name in found if name not in new)
             gone = (name for name in self.loaded.names if name not in found)
             for name in (*served, *ordered, *gone):
@@ -413,9 +413,9 @@ class Lifecycle:
         self._rollout.check_weights()
         self._settle_failures(changes)
         if changes.retired:
-            await in_thread(self._config.on_retired, _discard)
+            await in_thread(self._config.on_retired)
         elif changes.loaded and self._settled:
-            await in_thread(trim, _discard)
+            await in_thread(trim)
         return changes
 
     async def _fetch(self) -> None:
@@ -449,7 +449,7 @@ class Lifecycle:
     async def _forget_dead(self, name: str, numbers: Iterable[int], override: Override) -> None:
         """Forget what dead processes served of a model, except versions that may be loaded."""
         kept = [each for each in numbers if not override.forbids(ModelId(name, each))]
-        await in_thread(partial(self._config.artifacts.forget_dead, name, kept), _discard)
+        await in_thread(partial(self._config.artifacts.forget_dead, name, kept))
 
     async def _follow_settings(self) -> None:
         """Check the models file even while a version is being loaded, which may take minutes."""
@@ -464,7 +464,7 @@ class Lifecycle:
     async def _take_settings(self) -> None:
         """Apply those settings of the models file that need no load."""
         async with self._reading:
-            await in_thread(self._config.models.look, _discard)
+            await in_thread(self._config.models.look)
         if self._config.required is None:
             self.requirements.change(self._config.models.required)
         for model in self.loaded.models():
@@ -477,7 +477,7 @@ class Lifecycle:
     async def _scan(self) -> Contents | None:
         """Read the repository, and log each new problem; None if it cannot be read."""
         try:
-            contents = await in_thread(self._repository.scan, _discard)
+            contents = await in_thread(self._repository.scan)
         except OSError as error:
             if str(error) != self._unread:
                 LOG.error("repository_unreadable", error=str(error))
@@ -524,7 +524,3 @@ class Lifecycle:
         self.device_lost = True
         await self.drain(0.0)
         self._config.on_device_lost(fault)
-
-
-def _discard(_: object) -> None:
-    """Drop a result that is no longer wanted."""

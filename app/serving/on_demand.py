@@ -195,7 +195,7 @@ class OnDemandModels:
                 except BaseException:
                     await self._pool.remove_everywhere(model.model)
                     raise
-                await in_thread(trim, _discard)
+                await in_thread(trim)
                 self._memory.has_loaded(model, before)
                 self._is_loaded(model)
                 self._has_ended(model)
@@ -277,7 +277,7 @@ class OnDemandModels:
         self._engine.park(model.model)
         # Even if this load is cancelled: it is counted as cold.
         await asyncio.shield(self._pool.remove_everywhere(model.model))
-        await in_thread(trim, _discard)
+        await in_thread(trim)
         self._metrics.count_load(model.model, "cooled")
         LOG.info("model_cooled", model=str(model.model.plain))
 
@@ -304,7 +304,3 @@ class OnDemandModels:
         if model.idle_s is None or self._now() < model.used_at + model.idle_s:
             return False
         return self._models.get(model.model) is model and self._memory.may_leave(model)
-
-
-def _discard(_: object) -> None:
-    """Nothing is left of a trim."""

@@ -117,10 +117,10 @@ class Releases:
         if self._file is None or not (self._wanted() or self._stages):
             return
         try:
-            self._take(await in_thread(self._file.read, _discard))
+            self._take(await in_thread(self._file.read))
             if self._may_judge() and (changes := await self._changes()):
                 change = partial(self._file.change, partial(_with, changes))
-                self._take(await in_thread(change, _discard))
+                self._take(await in_thread(change))
                 for name, (_, stage) in changes.items():
                     if stage is not None and self._stages.get(name) == stage:
                         _log(name, stage)
@@ -144,7 +144,7 @@ class Releases:
             raise InvalidInput(f"the models file has no release of {name!r}")
         change = partial(_after_action, name, release, action, self._now())
         try:
-            self._take(await in_thread(partial(self._file.change, change), _discard))
+            self._take(await in_thread(partial(self._file.change, change)))
         except (OSError, ReleaseFileError) as error:
             raise NotSaved(f"the release of {name!r} did not change: {_told(error)}") from error
         _log(name, self._stages[name])
@@ -298,7 +298,3 @@ def _told(error: OSError | ReleaseFileError) -> str:
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}"
     return str(error)
-
-
-def _discard(_: object) -> None:
-    """Drop a result that is no longer wanted."""

@@ -259,7 +259,7 @@ class Rollout:
             return before.change
         digest, change = served.digest, None
         if stamp:
-            change = await in_thread(lambda: self._artifacts.change(model, digest), _discard)
+            change = await in_thread(lambda: self._artifacts.change(model, digest))
         self._checked[model] = Checked(stamp, change)
         known = before.change if before is not None else None
         if change is not None and (known is None or known.found != change.found):
@@ -269,7 +269,7 @@ class Rollout:
         return change
 
     async def _state(self, model: ModelId) -> State:
-        return await in_thread(lambda: self._artifacts.state(model), _discard)
+        return await in_thread(lambda: self._artifacts.state(model))
 
     async def _attempt(self, model: ModelId, changes: Changes) -> Attempt:
         """Load a version, unless it failed before and nothing has changed since."""
@@ -294,7 +294,3 @@ class Rollout:
             self._tried[model] = Tried(attempt, state, settings, again_at, self.loaded.changes)
             changes.failed.extend(s for s in self.loaded.statuses(model.name) if s.id == model)
         return attempt
-
-
-def _discard(_: object) -> None:
-    """Drop a result that is no longer wanted."""

@@ -109,7 +109,7 @@ class Source:
 
         A look ends, also if the store does not answer.
         """
-        warm = await in_thread(self._mirror.has_versions, _discard)
+        warm = await in_thread(self._mirror.has_versions)
         await self._wait(
             self._first, max(0.0, self._warm_until - time.monotonic()) if warm else None
         )
@@ -128,7 +128,7 @@ class Source:
             OSError: if the mirror cannot be written.
         """
         await self.need(versions)
-        await in_thread(self.start, _discard)
+        await in_thread(self.start)
         await self.first()
 
     async def refresh(self, limit_s: float | None = ASKED_S) -> None:
@@ -137,7 +137,7 @@ class Source:
         Args:
             limit_s: the longest wait in seconds; None: no limit.
         """
-        await self._wait(await in_thread(self._mirror.ask, _discard), limit_s)
+        await self._wait(await in_thread(self._mirror.ask), limit_s)
 
     async def _wait(self, ticket: int, limit_s: float | None) -> None:
         with contextlib.suppress(TimeoutError):
@@ -148,7 +148,7 @@ class Source:
     async def need(self, versions: Collection[ModelId]) -> None:
         """Replace the versions that this process needs in addition to its policy."""
         needed = frozenset(map(str, versions))
-        await in_thread(lambda: self._need(needed), _discard)
+        await in_thread(lambda: self._need(needed))
 
     def _need(self, needed: frozenset[str]) -> None:
         with self._changing:
@@ -170,7 +170,7 @@ class Source:
 
     async def close(self) -> None:
         """Stop looking; what has arrived of a download stays for the next start."""
-        await in_thread(self._end, _discard)
+        await in_thread(self._end)
 
     def _end(self) -> None:
         self._closed = True
@@ -279,7 +279,3 @@ class Source:
         elif problem is None and self._told is not None:
             LOG.info("source_reachable", url=self.shown)
         self._told = problem
-
-
-def _discard(_: object) -> None:
-    """Drop a result that is no longer wanted."""

@@ -137,7 +137,7 @@ class StreamInfer(Unary):
         async with aclosing(stream.pieces()) as items:
             async for item in items:
                 if len(item) > LARGE_BYTES:
-                    content = await in_thread(partial(call.message_of, item), _discard)
+                    content = await in_thread(partial(call.message_of, item))
                 else:
                     content = call.message_of(item)
                 await self._write(context, record, content, is_last=False)
@@ -151,7 +151,3 @@ class StreamInfer(Unary):
         answer = written(RESPONSE, content + LAST[is_last])
         record.bytes_out += len(answer)
         await self._parts.unread.write(context, answer)
-
-
-def _discard(_: bytes) -> None:
-    """Nobody waits for the item any more."""
