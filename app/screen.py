@@ -41,6 +41,7 @@ DETAILS = frozenset(
         "signatures_required",
         "starting",
         "worker_started",
+        "variant_unusable",
         "workers_chosen",
     }
 )

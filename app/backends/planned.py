@@ -250,7 +250,7 @@ class PlannedBackend:
             except (VariantUnusable, DoesNotFit) as error:
                 if isinstance(error, DoesNotFit) and not self._loaded_forms:
                     raise
-                LOG.warning("variant_unusable", form=str(form), reason=str(error))
+                LOG.info("variant_unusable", form=str(form), reason=str(error))
                 problems.append(str(error))
                 del self._candidates[form]
             else:
