@@ -19,7 +19,16 @@ from app.handlers.spawn import Spawned, spawn
 from tests.e2e.forking import import_path
 from tests.unit.app.handlers.pools import spec_of, write
 from torchlane.handlers import launch
-from torchlane.handlers.frames import ANSWER, REPLY, REQUEST, STOP, head
+from torchlane.handlers.frames import (
+    ANSWER,
+    FROM_HANDLER,
+    READY,
+    REPLY,
+    REQUEST,
+    STOP,
+    Decoder,
+    head,
+)
 
 METHODS = """
 async def predict(self, request):
@@ -32,7 +41,9 @@ def started(folder: Path, **fields: str) -> Spawned:
     spawned = spawn(spec_of(folder, **fields))
     spawned.end.setblocking(True)
     spawned.end.settimeout(20)
-    assert len(spawned.end.recv(1000)) == 16
+    (frame,) = Decoder(FROM_HANDLER, 0).feed(spawned.end.recv(1000))
+    assert frame.kind == READY
+    assert "error" not in frame.meta
     return spawned
 
 
