@@ -46,8 +46,11 @@ class SharedFile:
         os.close(self.descriptor)
 
     def read(self) -> bytes:
-        """Everything that was written."""
-        return os.pread(self.descriptor, os.fstat(self.descriptor).st_size, 0)
+        """Everything that was written, also if the file grows meanwhile."""
+        size = os.fstat(self.descriptor).st_size
+        while len(data := os.pread(self.descriptor, size + 1, 0)) > size:
+            size = 2 * len(data)
+        return data
 
     def write(self, data: bytes, at: int = 0) -> None:
         """Write data at an offset.

@@ -56,6 +56,22 @@ def test_a_content_that_is_being_replaced_is_not_read(file: SharedFile) -> None:
     assert file.content() is None
 
 
+def test_a_file_that_grows_while_it_is_read_is_read_whole(
+    file: SharedFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its reader finds the new length of the entries, and not all entries."""
+    fstat = os.fstat
+
+    def then_it_grows(descriptor: int) -> os.stat_result:
+        before = fstat(descriptor)
+        file.write(b"n" * 100)
+        return before
+
+    file.write(b"o" * 10)
+    monkeypatch.setattr(os, "fstat", then_it_grows)
+    assert file.read() == b"n" * 100
+
+
 def test_parts_keep_their_places(file: SharedFile) -> None:
     file.write(b"second", at=8)
     file.write(b"first")
