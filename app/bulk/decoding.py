@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from app.errors import CallerError, InvalidInput
 from app.types import Array, Arrays, Item
 from models.local_paths import NotLocal, local_path
 from models.manifest import Manifest
+
+B = TypeVar("B", bound=Block)
 
 MAX_PATH = 4096
 MOST_SHOWN = 300  # characters of a name in a message
@@ -72,16 +74,7 @@ class Decoder:
         columns = raw.chunk.columns()
         choice = self._choice
         count = len(raw.chunk)
-        block = Block(
-            raw.first,
-            ids_of(columns, choice, raw.first, count, integer=self._integer_ids),
-            np.arange(count),
-            dict(columns.errors),
-            None,
-            None,
-            raw.digest,
-            extra_columns=[columns.values[name] for name in choice.extra_columns],
-        )
+        block = undecoded(Block, raw, columns, choice, integer_ids=self._integer_ids)
         if not self._take_numbers(block, columns, choice, count):
             self._take_items(block, columns, choice, count)
         block.decode_s = time.perf_counter() - began
@@ -187,7 +180,34 @@ class Decoder:
             raise InvalidInput(f"the file name is a URL: {error}") from error
 
 
-def ids_of(columns: Columns, choice: ColumnChoice, first: int, count: int, *, integer: bool) -> Ids:
+def undecoded(
+    kind: type[B], raw: RawBlock, columns: Columns, choice: ColumnChoice, *, integer_ids: bool
+) -> B:
+    """A block before its rows are decoded: all of them are good but for errors of the columns.
+
+    Args:
+        kind: of the block.
+        raw: the rows.
+        columns: of the rows.
+        choice: names the column of the ids, and those that are copied.
+        integer_ids: whether ids are whole numbers; else they are texts.
+    """
+    count = len(raw.chunk)
+    return kind(
+        raw.first,
+        _ids_of(columns, choice, raw.first, count, integer=integer_ids),
+        np.arange(count),
+        dict(columns.errors),
+        None,
+        None,
+        raw.digest,
+        extra_columns=[columns.values[name] for name in choice.extra_columns],
+    )
+
+
+def _ids_of(
+    columns: Columns, choice: ColumnChoice, first: int, count: int, *, integer: bool
+) -> Ids:
     """The ids of rows; a row without one has its number.
 
     Args:

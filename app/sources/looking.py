@@ -43,8 +43,7 @@ class Looking:
         cache: contains the files.
         verifier: checks signatures before anything else is read; None: nothing is checked.
         select: applies a version policy.
-        gone_after_s: a version is gone that two listings lack which are so many seconds apart, and
-            all between them.
+        gone_after_s: a version is removed once every listing for this many seconds has lacked it.
     """
 
     def __init__(

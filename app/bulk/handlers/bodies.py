@@ -21,7 +21,7 @@ from app.bulk.columns import (
     parse_numbers,
     with_extra,
 )
-from app.bulk.decoding import ids_of, list_of, plain, read_file
+from app.bulk.decoding import list_of, plain, read_file, undecoded
 from app.bulk.errors import BulkError
 from app.errors import InvalidInput
 from models.tensors import TensorSpec
@@ -134,16 +134,7 @@ class BodyRecipe:
     def _block(self, raw: RawBlock) -> BodyBlock:
         began = time.perf_counter()
         columns, choice, count = raw.chunk.columns(), self.choice, len(raw.chunk)
-        block = BodyBlock(
-            raw.first,
-            ids_of(columns, choice, raw.first, count, integer=self.integer_ids),
-            np.arange(count),
-            dict(columns.errors),
-            None,
-            None,
-            raw.digest,
-            extra_columns=[columns.values[name] for name in choice.extra_columns],
-        )
+        block = undecoded(BodyBlock, raw, columns, choice, integer_ids=self.integer_ids)
         values = Columns({name: list_of(columns.values[name]) for name in choice.inputs})
         good = []
         for row in range(count):

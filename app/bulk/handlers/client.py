@@ -132,7 +132,7 @@ def _error_of(answer: _Answer) -> tuple[str, str]:
             found = [text for each in fields.get("details") or () for text in each.values()]
             more = f" ({'; '.join(map(str, found))})" if found else ""
             return f"{fields['error']}{more}"[:MOST_SHOWN], str(fields["code"])
-    except (ValueError, TypeError, KeyError, AttributeError):  # not JSON of ours
+    except (ValueError, TypeError, KeyError, AttributeError):  # the handler's own answer
         pass
     text = answer.body[:MOST_SHOWN].decode("utf-8", "replace")
     return f"the handler answered {answer.status}: {text}", ""

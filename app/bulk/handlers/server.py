@@ -60,7 +60,7 @@ class PrivateServer:
             "API_KEYS": entry,
             "REQUIRED_MODELS": self._name,
             "RELOAD_S": "0",
-            "SHOW_MODEL_ERRORS": "true",  # whoever scores may see them
+            "SHOW_MODEL_ERRORS": "true",  # they are for the user of this run
             "LOG_LEVEL": "info",
             "LOG_FORMAT": "json",
         }

@@ -135,10 +135,11 @@ class Watch {
     this.#facts.textContent = isOnline ? factsOf(newest) : "";
     fill(this.#models, ...modelsIn(samples).map(modelRow));
     const failures = new Map(failuresIn(samples));
-    const ever = Object.entries(failuresSinceStart(samples)).sort(([, one], [, other]) => other - one);
-    const codes = new Set([...failures.keys(), ...ever.map(([code]) => code)]);
+    const ever = new Map(Object.entries(failuresSinceStart(samples))
+      .sort(([, one], [, other]) => other - one));
+    const codes = new Set([...failures.keys(), ...ever.keys()]);
     fill(this.#reasons, ...[...codes].map((code) =>
-      reasonRow(code, failures.get(code) ?? 0, new Map(ever).get(code), Number(this.#span.value))));
+      reasonRow(code, failures.get(code) ?? 0, ever.get(code), Number(this.#span.value))));
     this.#refused.hidden = codes.size === 0 || !isOnline;
     this.#versions.hidden = !isOnline;
     fill(this.#replicas, ...newest.replicas.map(replicaRow));
