@@ -121,10 +121,17 @@ async def scene(server: Server, empty: int, seen: Seen) -> None:
     Each model has been asked for once before: a first load also times all batch sizes.
     """
     limits = httpx.Limits(max_connections=1000, max_keepalive_connections=100)
-    client = httpx.AsyncClient(base_url=server.url, timeout=60, verify=PLAIN, limits=limits)
-    for model in range(MODELS):
-        await ask(client, model, seen)
-    seen.cold_s.clear()
+    async with httpx.AsyncClient(
+        base_url=server.url, timeout=60, verify=PLAIN, limits=limits
+    ) as client:
+        for model in range(MODELS):
+            await ask(client, model, seen)
+        seen.cold_s.clear()
+        await measure(client, server, empty, seen)
+
+
+async def measure(client: httpx.AsyncClient, server: Server, empty: int, seen: Seen) -> None:
+    """Send the requests that count, and watch the memory."""
     ends = time.monotonic() + SECONDS
 
     async def watch() -> None:
@@ -136,7 +143,7 @@ async def scene(server: Server, empty: int, seen: Seen) -> None:
         await asyncio.sleep(SECONDS / 2)
         await send(client, iter(range(MODELS)), SCAN_RATE, ends, seen)
 
-    async with client, asyncio.TaskGroup() as group:
+    async with asyncio.TaskGroup() as group:
         group.create_task(watch())
         group.create_task(send(client, zipf(MODELS, 7), RATE, ends, seen))
         group.create_task(scan())
