@@ -89,10 +89,10 @@ def test_admin_and_metrics_paths_are_blocked(tmp_path: Path) -> None:
             return client.get(f"{found.balancer.url}{path}", headers=headers).status_code
 
         blocked = ("/admin", "/admin/", "/admin/reload", "/%61dmin", "/metrics", "/metrics?x")
-        for path in (*blocked, "/models/m/shadow"):
+        for path in (*blocked, "/models/m/shadow", "/v2/repository/models/m/load"):
             assert status(path) == 404
         assert found.counts() == [0]
-        for path in ("/administrator", "/metricsfoo", "/models/metrics", "/models/shadow"):
+        for path in ("/administrator", "/metricsfoo", "/models/shadow", "/v2/repository/index"):
             assert status(path) == 200
         assert status("/models", **{"x-forwarded-for": "192.0.2.1"}) == 200
         assert found.fakes[0].seen[-1]["X-Forwarded-For"] == "192.0.2.1"
