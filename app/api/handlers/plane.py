@@ -77,7 +77,7 @@ class ServedModels:
             if left_s <= 0:
                 raise DeadlineExceeded(LATE)
             fields[b"x-torchlane-timeout-ms"] = b"%f" % (left_s * 1000)
-        caller = self._nobody  # has called, if it is `setup` or an example
+        caller = self._nobody  # `setup` and examples have no caller
         if isinstance(outer, HandlerCall) and outer.who is not None:
             caller = InnerCaller(outer.who)
         inner: Call = endpoint.call(service, endpoint, fields, caller)
@@ -93,7 +93,7 @@ class ServedModels:
     def _begun(self, inner: Call, body: bytes, request: HandlerRequest | None) -> Submission:
         engine = self._service.engine
         request_id = b"" if request is None else request.request_id.encode("latin-1", "replace")
-        engine.takes_inner_calls = True  # the handler's own request was accepted
+        engine.takes_inner_calls = True  # also in a drain: the handler's request was accepted
         try:
             submission = inner.begin(body, request_id)
         finally:
