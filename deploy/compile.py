@@ -89,6 +89,7 @@ COMPILED = (
     "app/api/transport/writing.py",
     "app/api/turns.py",
     "app/codecs/answers.py",
+    "app/codecs/elements.py",
     "app/codecs/numbers.py",
     "app/engine/admission.py",
     "app/engine/cache.py",

@@ -214,6 +214,8 @@ class Manifest(Part):
             raise ValueError(f"output {missing[0]!r} is declared as `nan`; only inputs can be")
         if pictures := [spec.name for spec in self.inputs if spec.picture is not None]:
             raise ValueError(f"input {pictures[0]!r} is declared as a picture; only outputs can be")
+        if texts := [spec.name for spec in (*self.inputs, *self.outputs) if spec.dtype == "bytes"]:
+            raise ValueError(f"{texts[0]!r} is declared as bytes; only tensors of handlers can be")
         check_same_bounds(self.inputs)
         check_below(self.inputs)
         check_padding(self.inputs, self.outputs)

@@ -18,6 +18,7 @@ from models.pictured import PictureOutput, layout
 Array: TypeAlias = npt.NDArray[Any]
 Arrays: TypeAlias = Mapping[str, Array]
 Dtype = Literal["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool"]
+AnyDtype = Dtype | Literal["bytes"]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
 FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -66,6 +67,8 @@ class TensorSpec(Part):
     """An input or output: axis 0 is the batch, -1 a free axis.
 
     Attributes:
+        dtype: `bytes` only in a handler: texts, or other bytes of any length. No further axis is
+            free then.
         dimensions: name and bounds of the free axes, in order; empty: unknown.
         minimum: for an input of integers: the smallest number that the model accepts; None: any.
         maximum: for an input of integers: the largest.
@@ -79,7 +82,7 @@ class TensorSpec(Part):
     """
 
     name: Name
-    dtype: Dtype
+    dtype: AnyDtype
     shape: tuple[int, ...]
     dimensions: tuple[Dimension, ...] = ()
     minimum: int | None = None
@@ -119,6 +122,14 @@ class TensorSpec(Part):
             raise ValueError(
                 f"{self.name!r}: {len(self.dimensions)} dimensions for {free} free axes of shape "
                 f"{list(self.shape)}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _bytes_of_a_fixed_shape(self) -> Self:
+        if self.dtype == "bytes" and not self.is_fixed:
+            raise ValueError(
+                f"{self.name!r}: only the first size of bytes can be -1, got {list(self.shape)}"
             )
         return self
 
@@ -197,8 +208,10 @@ class TensorSpec(Part):
         """The bytes of one item with a fixed shape.
 
         Raises:
-            ValueError: if the shape has a free axis.
+            ValueError: if the shape has a free axis, or its elements have any length.
         """
+        if self.dtype == "bytes":
+            raise ValueError(f"{self.name!r} has elements of any length")
         if not self.is_fixed:
             raise ValueError(f"{self.name!r} has free dimensions: {list(self.shape)}")
         return math.prod(self.item_shape) * np.dtype(self.dtype).itemsize

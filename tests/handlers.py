@@ -25,7 +25,7 @@ from models.manifest import DIGEST_FILE, MANIFEST_FILE, SCHEMA_VERSION
 from tests.artifacts import replace_manifest
 from torchlane.handlers.tensors import read_tensors
 
-JSON = "application/json"
+JSON, NPZ = "application/json", "application/x-npz"
 
 
 class Example(NamedTuple):

@@ -9,6 +9,7 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from app.api.outcomes import dumped
+from app.codecs.elements import text_of
 from app.types import Array
 
 MAX_COST = 1 << 14  # of a piece, in numbers: takes about half a millisecond
@@ -27,15 +28,27 @@ class Lazy(NamedTuple):
     values: Iterator[object]
 
 
+class LongText(NamedTuple):
+    """A string, as its octets in UTF-8."""
+
+    octets: memoryview
+
+
 def json_pieces(value: object) -> Generator[bytes, None, None]:
     """What `dumped` returns for a document of dicts, lists and C-contiguous arrays, in pieces.
 
-    Beyond that, a document may have a `Flat` or a `Lazy`. Some pieces are empty, after other work.
+    Beyond that, a document may have a `Flat`, a `Lazy` or a `LongText`. Some pieces are empty,
+    after other work.
     """
     if isinstance(value, Flat):
         yield from _flat(value)
     elif isinstance(value, Lazy):
         yield from _list(value.values, is_lazy=True)
+    elif isinstance(value, LongText):
+        yield b'"'
+        for part in text_of(value.octets):
+            yield dumped(part)[1:-1]
+        yield b'"'
     elif _cost(value, MAX_COST) <= MAX_COST:
         yield dumped(value)
     elif isinstance(value, np.ndarray):
@@ -121,7 +134,7 @@ def _cost(value: object, most: int) -> int:
         return value.size
     if isinstance(value, str):
         return 1 + len(value) // CHARACTERS
-    if isinstance(value, Flat | Lazy):
+    if isinstance(value, Flat | Lazy | LongText):
         return most + 1  # orjson does not know them
     key_cost = 0
     inner: Iterable[object] = ()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from models.tensors import Dtype
+from models.tensors import AnyDtype
 
-DATATYPES: Mapping[Dtype, str] = {
+BYTES = "BYTES"  # texts, files or other bytes of any length
+DATATYPES: Mapping[AnyDtype, str] = {
     "bool": "BOOL",
     "uint8": "UINT8",
     "int8": "INT8",
@@ -16,11 +17,11 @@ DATATYPES: Mapping[Dtype, str] = {
     "float16": "FP16",
     "float32": "FP32",
     "float64": "FP64",
+    "bytes": BYTES,
 }
-DTYPES: Mapping[str, Dtype] = {datatype: dtype for dtype, datatype in DATATYPES.items()}
-BYTES = "BYTES"  # strings of any bytes, such as files; no model has arrays of them
+DTYPES: Mapping[str, AnyDtype] = {datatype: dtype for dtype, datatype in DATATYPES.items()}
 
 
-def config_type(dtype: Dtype) -> str:
+def config_type(dtype: AnyDtype) -> str:
     """The name in a model configuration, such as TYPE_FP32."""
-    return f"TYPE_{DATATYPES[dtype]}"
+    return "TYPE_STRING" if dtype == "bytes" else f"TYPE_{DATATYPES[dtype]}"

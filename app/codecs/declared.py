@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from app.codecs.answers import npy_file
-from app.codecs.npz import npz_parts, read_npz
+from app.codecs.elements import elements_of
+from app.codecs.npz import check_counts, npz_parts, read_npz
 from app.codecs.numbers import is_finite
 from app.codecs.tensor import most_lists, most_marks
 from app.errors import HandlerOutputs, InvalidInput, PayloadTooLarge
-from app.types import Arrays
+from app.types import Array, Arrays
 from models.tensors import TensorSpec
+
+
+class Unpacked(NamedTuple):
+    """An output of an answer, with all items.
+
+    Attributes:
+        array: of its shape; of bytes the octets, see `app.codecs.elements`.
+    """
+
+    shape: tuple[int, ...]
+    array: Array
 
 
 class DeclaredTensors:
@@ -19,6 +33,7 @@ class DeclaredTensors:
     Attributes:
         inputs: in order; axis 0 counts items.
         outputs: those of its answers.
+        item_elements: of all inputs that are bytes, in one item.
     """
 
     def __init__(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
@@ -27,27 +42,51 @@ class DeclaredTensors:
         self.most_marks = sum(map(most_marks, self.inputs))
         self.most_lists = sum(map(most_lists, self.inputs))
         self.takes_nan = False
+        texts = [spec for spec in self.inputs if spec.dtype == "bytes"]
+        self.item_elements = sum(math.prod(spec.item_shape) for spec in texts)
+        self._files = tuple(map(_on_the_way, self.outputs))
 
     def packed(self, arrays: Arrays) -> bytes:
         """The body of a request, an .npz file.
 
         Args:
-            arrays: of the inputs.
+            arrays: of the inputs; of bytes the octets, see `app.codecs.elements`.
         """
         files = (npy_file(name, [array], many=False) for name, array in arrays.items())
         return b"".join(npz_parts(files))
 
-    def unpacked(self, body: bytes) -> Arrays:
+    def unpacked(self, body: bytes) -> dict[str, Unpacked]:
         """The outputs of an answer, which is not trusted: its process has checked them already.
 
         Raises:
             HandlerOutputs: it has others, or numbers that are not finite.
         """
         try:
-            arrays = read_npz(self.outputs, body, many=True, budget=None, may_be_empty=True)
+            arrays = read_npz(self._files, body, many=True, budget=None, may_be_empty=True)
+            tensors = {spec.name: _unpacked(spec, arrays[spec.name]) for spec in self.outputs}
+            check_counts({name: each.shape for name, each in tensors.items()})
         except (InvalidInput, PayloadTooLarge) as error:
             raise HandlerOutputs(f"the handler's outputs: {error}") from error
         for name, array in arrays.items():
             if array.dtype.kind == "f" and not is_finite(array):
                 raise HandlerOutputs(f"the handler's output {name!r} has NaN or infinity")
-        return arrays
+        return tensors
+
+
+def _on_the_way(spec: TensorSpec) -> TensorSpec:
+    """A tensor in a file: bytes are their octets."""
+    if spec.dtype != "bytes":
+        return spec
+    return TensorSpec(name=spec.name, dtype="uint8", shape=(-1,))
+
+
+def _unpacked(spec: TensorSpec, array: Array) -> Unpacked:
+    if spec.dtype != "bytes":
+        return Unpacked(array.shape, array)
+    count = sum(1 for _ in elements_of(repr(spec.name), array.data))
+    of_item = math.prod(spec.item_shape)
+    if count % of_item:
+        raise InvalidInput(
+            f"{spec.name!r}: {count} elements are no whole number of items, which have {of_item}"
+        )
+    return Unpacked((count // of_item, *spec.item_shape), array)

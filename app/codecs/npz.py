@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from app.codecs.base import Budget
@@ -90,10 +90,18 @@ def read_npz(
                 arrays[spec.name] = _array(spec, data, many=many, may_be_empty=may_be_empty)
     except DAMAGE as error:
         raise InvalidInput(f"the .npz file is damaged: {error}") from error
-    counts = {name: len(array) for name, array in arrays.items()}
+    return arrays
+
+
+def check_counts(shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Check that all arrays of a file have the same number of items.
+
+    Raises:
+        InvalidInput: with the numbers.
+    """
+    counts = {name: shape[0] for name, shape in shapes.items()}
     if len(set(counts.values())) > 1:
         raise InvalidInput(f"the arrays of the .npz file differ in their number of items: {counts}")
-    return arrays
 
 
 def _check_names(specs: Sequence[TensorSpec], names: Iterable[str]) -> None:

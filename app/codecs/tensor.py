@@ -13,7 +13,7 @@ from app.codecs.categories import CategoryIndex
 from app.codecs.item_schema import JsonSchema, number_schema, tensor_item
 from app.codecs.missing import one_nan
 from app.codecs.npy import read_npy
-from app.codecs.npz import read_npz
+from app.codecs.npz import check_counts, read_npz
 from app.codecs.numbers import NATIVE_READER, NumberReader, rows
 from app.codecs.places import Places
 from app.codecs.values import check_below, check_values, convert, misshapen, not_all, short, wanted
@@ -156,6 +156,7 @@ class TensorCodec:
     def _of_npz(self, body: bytes, max_items: int | None, budget: Budget | None) -> list[Item]:
         many = max_items is not None
         arrays = read_npz(self._inputs, body, many=many, budget=budget)
+        check_counts({name: array.shape for name, array in arrays.items()})
         if max_items is not None:
             check_count(len(next(iter(arrays.values()))), max_items)
             return self.decode_arrays(arrays)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import nn
 
-from app.codecs.datatypes import DATATYPES
 from models.codec_specs import TensorCodecSpec
 from models.definitions import digits
 from models.tensors import Dtype, TensorSpec
@@ -35,7 +35,7 @@ def write_all(folder: Path) -> None:
     write_artifact(
         folder, "labelled", codec=TensorCodecSpec(labels=("dark", "light"), scores="softmax")
     )
-    for dtype in DATATYPES:
+    for dtype in get_args(Dtype):
         same = TensorSpec(name="x", dtype=dtype, shape=(-1, 2))
         ones = {"x": np.ones(2, dtype)}
         write_artifact(*(folder, dtype, 1, Same()), inputs=(same,), outputs=(same,), golden=[ones])

@@ -14,7 +14,7 @@ from torchlane.handlers.api import NO_CONTENT, CallFailed, Request
 from torchlane.handlers.content import InvalidInput
 from torchlane.handlers.encoding import Encoded, NotAcceptable, encode_answer, npz_of
 from torchlane.handlers.frames import FROM_HANDLER_BYTES, meta_of
-from torchlane.handlers.plain import json_of
+from torchlane.handlers.plain import NotUtf8, json_of
 from torchlane.handlers.tensors import NPZ, OutputsDiffer, Tensor, outputs_of
 
 MAX_MESSAGE = 2000  # characters
@@ -60,6 +60,8 @@ def answer_of(value: Any, request: Request, outputs: Mapping[str, Tensor]) -> An
         if request.is_item and status != NO_CONTENT:
             _check_item(encoded.media_type, encoded.body)
         return Answer(meta_of({"status": status, "media_type": encoded.media_type}), encoded.body)
+    except NotUtf8 as error:
+        return failure_of(_not_json(error, outputs))
     except BaseException as error:  # of users' code: ends their request alone
         return failure_of(error)
 
@@ -69,9 +71,25 @@ def item_of(value: Any, request: Request, outputs: Mapping[str, Tensor]) -> byte
 
     Raises:
         TypeError, ValueError: JSON has no form for it.
+        NotAcceptable: JSON cannot have the bytes in an output.
         OutputsDiffer: it does not fit the outputs.
     """
-    return npz_of(outputs_of(value, outputs)) if request.wants_tensors else json_of(value)
+    if request.wants_tensors:
+        return npz_of(outputs_of(value, outputs))
+    try:
+        return json_of(value)
+    except NotUtf8 as error:
+        raise _not_json(error, outputs) from error
+
+
+def _not_json(error: NotUtf8, outputs: Mapping[str, Tensor]) -> Exception:
+    """What to say of bytes in JSON: callers of a handler that declares its outputs can choose."""
+    if not outputs:
+        return error
+    return NotAcceptable(
+        "the answer has bytes that are not UTF-8, which JSON needs; call the handler by the Open "
+        "Inference Protocol, and request binary data"
+    )
 
 
 def failure_of(error: BaseException) -> Answer:

@@ -285,7 +285,8 @@ def _numpy() -> Any:
 
 def _is_array(value: Any) -> bool:
     numpy = sys.modules.get("numpy")  # if it is not imported, the value is not one of its own
-    return numpy is not None and isinstance(value, numpy.ndarray)
+    # Arrays of objects, such as bytes, have no file without pickling; JSON may have a form.
+    return numpy is not None and isinstance(value, numpy.ndarray) and value.dtype.kind != "O"
 
 
 def _is_picture(value: Any) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torchlane.handlers.content import Content, InvalidInput
+from torchlane.handlers.elements import encoded, packed, unpacked
 from torchlane.handlers.frames import TO_HANDLER_BYTES
 
 if TYPE_CHECKING:
@@ -19,8 +20,9 @@ TEXT = re.compile(r"([a-z0-9]+)\[([-0-9, ]*)\]")
 SIZE = re.compile(r" *(-1|[1-9][0-9]{0,8}) *")
 # Kinds of numpy's dtypes that a dtype can have the values of.
 KINDS = {"f": "fiu", "i": "iu", "u": "iu", "b": "b"}
+BYTES = "bytes"  # texts, or other bytes of any length
 DTYPES = frozenset(
-    ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
+    ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool", BYTES)
 )
 MAX_SHOWN = 8  # names in an error
 
@@ -68,11 +70,17 @@ def _tensor(name: object, text: object, what: str) -> Tensor:
             "'float32[-1,4]': the first one counts the items and is -1, others are -1 if any size "
             f"fits; the dtypes are {', '.join(sorted(DTYPES))}"
         )
+    if parts[1] == BYTES and -1 in shape[1:]:
+        raise ValueError(
+            f"{what}[{name!r}] is {text!r:.80}; only the first size of bytes can be -1"
+        )
     return Tensor(parts[1], shape)
 
 
 def arrays_in(content: Content, inputs: Mapping[str, Tensor]) -> dict[str, np.ndarray[Any, Any]]:
     """The arrays of a body, each of its declared dtype: an .npz file, or JSON with lists by name.
+
+    Bytes are arrays of objects. A file has them as texts of numpy, or as octets.
 
     Raises:
         InvalidInput: the body is neither, or does not fit.
@@ -86,7 +94,7 @@ def arrays_in(content: Content, inputs: Mapping[str, Tensor]) -> dict[str, np.nd
                 size = sum(each.file_size for each in file.zip.infolist())
                 if size > TO_HANDLER_BYTES:
                     raise ValueError(f"it unpacks to {size} bytes, at most {TO_HANDLER_BYTES}")
-                values: Any = dict(file)
+                values: Any = {name: _of_file(file[name], inputs.get(name)) for name in file}
         except Exception as error:  # of zipfile, zlib and numpy: a file that is damaged
             raise InvalidInput(f"the body is no .npz file: {str(error)[:200]}") from error
     else:
@@ -98,16 +106,26 @@ def arrays_in(content: Content, inputs: Mapping[str, Tensor]) -> dict[str, np.nd
 
 
 def outputs_of(value: Any, outputs: Mapping[str, Tensor]) -> dict[str, np.ndarray[Any, Any]]:
-    """What a handler returned as arrays of its declared outputs.
+    """What a handler returned as arrays of its declared outputs, bytes as their octets.
 
     Raises:
         OutputsDiffer: it does not fit them.
         ImportError: the handler's interpreter has no numpy.
     """
     try:
-        return _fitted(value, outputs, "the handler's answer")
+        arrays = _fitted(value, outputs, "the handler's answer")
     except ValueError as error:
         raise OutputsDiffer(str(error)) from error
+    return {
+        name: packed(array) if outputs[name].dtype == BYTES else array
+        for name, array in arrays.items()
+    }
+
+
+def _of_file(array: np.ndarray[Any, Any], tensor: Tensor | None) -> np.ndarray[Any, Any]:
+    if tensor is None or tensor.dtype != BYTES or array.dtype != "uint8":
+        return array
+    return unpacked(array, tensor.shape)
 
 
 def _fitted(
@@ -133,18 +151,22 @@ def _array(name: str, value: Any, tensor: Tensor) -> np.ndarray[Any, Any]:
     import numpy as np  # noqa: PLC0415 # see above
 
     expected = f"{name!r}: expected {tensor}, got"
+    is_bytes = tensor.dtype == BYTES
     try:
-        array = np.asarray(value)
+        array = encoded(value) if is_bytes else np.asarray(value)
     except Exception as error:  # of the object's own code; of numpy for lists of several lengths
-        raise ValueError(f"{expected} what is no array: {str(error)[:200]}") from error
+        problem = "" if is_bytes else "what is no array: "
+        raise ValueError(f"{expected} {problem}{str(error)[:200]}") from error
     if array.size == 0 and array.dtype == np.float64:  # an empty list has no dtype of its own
         array = array.astype(tensor.dtype)
-    if array.dtype.kind not in KINDS[np.dtype(tensor.dtype).kind]:
+    if not is_bytes and array.dtype.kind not in KINDS[np.dtype(tensor.dtype).kind]:
         raise ValueError(f"{expected} values of {array.dtype}")
     if len(array.shape) != len(tensor.shape) or any(
         size not in (-1, actual) for size, actual in zip(tensor.shape, array.shape, strict=True)
     ):
         raise ValueError(f"{expected} the shape {[*array.shape]}")
+    if is_bytes:
+        return array
     with np.errstate(over="ignore"):
         result = np.ascontiguousarray(array, tensor.dtype)
     if result.dtype.kind in "iu" and not np.array_equal(result, array):

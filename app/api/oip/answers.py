@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from app.api.answers import Headers, Pieces, in_parts
-from app.api.json_pieces import Flat, json_pieces
+from app.api.json_pieces import Flat, Lazy, LongText, json_pieces
 from app.api.memo import Written
 from app.api.oip.requests import HEADER_LENGTH, InferRequest, Wanted
-from app.api.oip.tensors import LENGTH, join_bytes
 from app.api.outcomes import JSON_HEADERS, check_classes, dumped, failure_of
 from app.codecs.answers import highest, octets_of
 from app.codecs.base import OCTET_STREAM
 from app.codecs.datatypes import BYTES, DATATYPES
+from app.codecs.declared import Unpacked
+from app.codecs.elements import PART_BYTES, elements_of, join_bytes, text_of
 from app.codecs.values import short
-from app.errors import InvalidInput, ItemFailed
+from app.errors import InvalidInput, ItemFailed, NotAcceptable
 from app.registry.loaded_models import LoadedModel
 from app.types import Array, Arrays, ModelId, Outcome
 from models.tensors import TensorSpec
 
 
 class Output(NamedTuple):
-    """An output of an answer: the items' arrays, or the elements of BYTES."""
+    """An output of an answer.
+
+    Attributes:
+        rows: the items' arrays; of BYTES the octets, see `app.codecs.elements`.
+    """
 
     name: str
     datatype: str
     shape: tuple[int, ...]
     binary: bool
     rows: list[Array]
-    elements: list[bytes] | None = None
 
 
 def check_outputs(outputs: Sequence[TensorSpec], request: InferRequest) -> None:
@@ -92,22 +96,47 @@ def outputs_in_steps(
     return found
 
 
-def outputs_of(specs: Sequence[TensorSpec], request: InferRequest, arrays: Arrays) -> list[Output]:
+def outputs_of(
+    specs: Sequence[TensorSpec], request: InferRequest, tensors: Mapping[str, Unpacked]
+) -> list[Output]:
     """The requested outputs of a handler.
 
     Args:
         specs: that it declares.
         request: asks for no classification.
-        arrays: by name, each with all items.
+        tensors: by name, each with all items.
+
+    Raises:
+        NotAcceptable: if bytes that are not UTF-8 are to be JSON.
     """
     binary = {each.name: each.binary for each in request.outputs or ()}
     if request.outputs is None:
         binary = {spec.name: request.binary for spec in specs}
     datatypes = {spec.name: DATATYPES[spec.dtype] for spec in specs}
-    return [
-        Output(name, datatypes[name], arrays[name].shape, is_binary, [arrays[name]])
+    outputs = [
+        Output(name, datatypes[name], tensors[name].shape, is_binary, [tensors[name].array])
         for name, is_binary in binary.items()
     ]
+    for output in outputs:
+        if output.datatype == BYTES and not output.binary:
+            _check_texts(output)
+    return outputs
+
+
+def _check_texts(output: Output) -> None:
+    for number, element in enumerate(_elements(output)):
+        try:
+            for _ in text_of(element):
+                pass
+        except UnicodeDecodeError as error:
+            raise NotAcceptable(
+                f"element {number} of the output {output.name!r} is not UTF-8, which JSON needs; "
+                "request it as binary data, with the parameter binary_data of the output"
+            ) from error
+
+
+def _elements(output: Output) -> Iterator[memoryview]:
+    return elements_of(f"output {output.name!r}", output.rows[0].data)
 
 
 def _tensor(spec: TensorSpec, items: Sequence[Arrays], *, binary: bool) -> Output:
@@ -139,7 +168,8 @@ def _classes(
                 lines.append((text if labels is None else f"{text}:{labels[index]}").encode())
             yield b""
         found += lines
-    return Output(wanted.name, BYTES, (len(items), most), wanted.binary, [], found)
+    octets = np.frombuffer(join_bytes(found), np.uint8)
+    return Output(wanted.name, BYTES, (len(items), most), wanted.binary, [octets])
 
 
 def write_answer(model: ModelId, request: InferRequest, outputs: Sequence[Output]) -> Written:
@@ -184,8 +214,9 @@ def _document(
         }
         if output.binary:
             one["parameters"] = {"binary_data_size": octets_bytes(output)}
-        elif output.elements is not None:
-            one["data"] = [each.decode() for each in output.elements]
+        elif output.datatype == BYTES:
+            texts = map(_text, _elements(output))
+            one["data"] = Lazy(texts) if large else list(texts)
         else:
             one["data"] = Flat(output.rows) if large else _flat(output.rows)
         shown.append(one)
@@ -197,6 +228,10 @@ def _document(
     }
 
 
+def _text(element: memoryview) -> str | LongText:
+    return LongText(element) if len(element) > PART_BYTES else str(element, "utf-8")
+
+
 def _flat(rows: list[Array]) -> Array:
     """All rows as one flat, C-contiguous array."""
     return rows[0].reshape(-1) if len(rows) == 1 else np.stack(rows).reshape(-1)
@@ -204,13 +239,9 @@ def _flat(rows: list[Array]) -> Array:
 
 def octets_bytes(output: Output) -> int:
     """The length of the values in the protocol's binary form."""
-    if output.elements is not None:
-        return sum(LENGTH.size + len(each) for each in output.elements)
     return len(output.rows) * output.rows[0].nbytes
 
 
 def output_octets(output: Output) -> Iterator[memoryview]:
     """The values in the protocol's binary form, in parts: little-endian, row-major."""
-    if output.elements is not None:
-        return iter((memoryview(join_bytes(output.elements)),))
     return octets_of(output.rows)

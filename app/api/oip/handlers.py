@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from app.api.answers import LARGE_BYTES, Pieces
@@ -18,12 +19,11 @@ from app.api.oip.infer import check_answer, json_bytes_of, parse_body
 from app.api.oip.requests import HEADER_LENGTH, RAW, InferRequest, Tensor
 from app.api.oip.tensors import arrays_of
 from app.codecs.base import NPZ, Budget
-from app.codecs.datatypes import DATATYPES
+from app.codecs.datatypes import BYTES, DATATYPES
 from app.codecs.declared import DeclaredTensors
 from app.engine.submission import Submission
 from app.errors import HandlerOutputs, InvalidInput, ModelNotReady, TorchlaneError
 from app.handlers.contract import HandlerAnswer
-from app.types import Arrays
 
 
 class TensorCall(HandlerCall):
@@ -33,7 +33,7 @@ class TensorCall(HandlerCall):
         request: the request in the body, without its inputs, once it has been read.
     """
 
-    __slots__ = ("_arrays", "_rows", "_signature", "request")
+    __slots__ = ("_outputs", "_rows", "_signature", "request")
 
     def read_head(self, fields: Mapping[bytes, bytes]) -> None:
         super().read_head(fields)
@@ -42,7 +42,7 @@ class TensorCall(HandlerCall):
         self.request = RAW
         self._signature: DeclaredTensors | None = None
         self._rows = 0
-        self._arrays: Arrays = {}
+        self._outputs: list[Output] = []
 
     def parsed(self, body: bytes, signature: DeclaredTensors, budget: Budget) -> InferRequest:
         """The request in a body.
@@ -123,28 +123,32 @@ class TensorCall(HandlerCall):
             if size > LARGE_BYTES:
                 self._work(submission, lambda: self._unpacked(answer), size, self._keep)
                 return
-            arrays = self._unpacked(answer)
+            outputs = self._unpacked(answer)
         except TorchlaneError as error:
             submission.fail(error)
             return
-        self._keep(submission, arrays)
+        self._keep(submission, outputs)
 
-    def _unpacked(self, answer: HandlerAnswer) -> Arrays:
+    def _unpacked(self, answer: HandlerAnswer) -> list[Output]:
         if answer.media_type != NPZ:
             raise HandlerOutputs("the handler's answer has no outputs")
-        return self.signature.unpacked(answer.body)
+        return self.outputs(answer.body)
 
-    def _keep(self, submission: Submission, arrays: Arrays) -> None:
-        self._arrays = arrays
+    def _keep(self, submission: Submission, outputs: list[Output]) -> None:
+        self._outputs = outputs
         submission.complete()
 
-    def outputs(self, arrays: Arrays) -> list[Output]:
-        """The requested outputs among all."""
-        return outputs_of(self.signature.outputs, self.request, arrays)
+    def outputs(self, body: bytes) -> list[Output]:
+        """The requested outputs of an answer.
+
+        Raises:
+            HandlerOutputs: if it has not the declared outputs.
+            NotAcceptable: if bytes that are not UTF-8 are to be JSON.
+        """
+        return outputs_of(self.signature.outputs, self.request, self.signature.unpacked(body))
 
     def _content(self) -> tuple[int, Pieces, int]:
-        outputs = self.outputs(self._arrays)
-        self._arrays = {}
+        outputs, self._outputs = self._outputs, []
         return 200, self.written(outputs), sum(map(octets_bytes, outputs))
 
 
@@ -173,11 +177,15 @@ class InferHandlerCall(TensorCall):
 def _only_input(signature: DeclaredTensors, body: bytes) -> Tensor:
     """The input whose bytes are the whole body."""
     spec = signature.inputs[0]
-    if len(signature.inputs) > 1 or not spec.is_fixed:
+    is_bytes = spec.dtype == "bytes"
+    is_known = math.prod(spec.item_shape) == 1 if is_bytes else spec.is_fixed
+    if len(signature.inputs) > 1 or not is_known:
         raise InvalidInput(
             f"{HEADER_LENGTH} is 0, so the body must be the bytes of the only input, of fixed "
-            "shape, but the handler has no such input"
+            "shape, or its only text, but the handler has no such input"
         )
+    if is_bytes:
+        return Tensor(spec.name, BYTES, (1, *spec.item_shape), [body])
     count = len(body) // (spec.item_bytes)
     shape = (count, *spec.item_shape)
     return Tensor(spec.name, DATATYPES[spec.dtype], shape, memoryview(body))

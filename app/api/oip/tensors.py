@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
@@ -14,6 +13,7 @@ from app.api.oip.requests import InferRequest, Tensor
 from app.codecs.base import Budget, Codec, Files, at_index, check_count
 from app.codecs.base64_files import decoded
 from app.codecs.datatypes import BYTES, DATATYPES
+from app.codecs.elements import check_bytes, join_bytes, split_bytes
 from app.codecs.sniffing import sniffed
 from app.codecs.tensor import convert_numbers, kind
 from app.codecs.values import check_values, misshapen, short, wanted
@@ -22,7 +22,6 @@ from app.types import Array, Item
 from models.codec_specs import TextCodecSpec
 from models.tensors import TensorSpec
 
-LENGTH = struct.Struct("<I")  # before each element of BYTES
 MAX_SPARE_BYTES = 1024  # of a body that an item may keep alive in addition to its own bytes
 LITTLE = sys.byteorder == "little"
 BF16 = "BF16"  # the upper half of an FP32: no model has it, but its values are exact in FP32
@@ -157,7 +156,7 @@ def items_at(codec: Codec, layout: Layout, body: bytes, at: int) -> list[Item]:
 
 
 def _array(spec: TensorSpec, tensor: Tensor) -> Array:
-    """The values of an input, [n, *shape] of the manifest's dtype."""
+    """The values of an input, [n, *shape] of the manifest's dtype; the octets of BYTES."""
     datatype = DATATYPES[spec.dtype]
     widened = tensor.datatype == BF16 and datatype == "FP32"
     if tensor.datatype != datatype and not widened:
@@ -166,6 +165,8 @@ def _array(spec: TensorSpec, tensor: Tensor) -> Array:
             f"{datatype}"
         )
     data = tensor.data
+    if datatype == BYTES:
+        return np.frombuffer(_octets(tensor), np.uint8)
     if isinstance(data, memoryview):
         return _from_octets(spec, tensor, data, widened=widened)
     if widened:
@@ -191,6 +192,31 @@ def _from_octets(spec: TensorSpec, tensor: Tensor, data: memoryview, *, widened:
     elif not dtype.isnative:
         array = array.astype(dtype.newbyteorder("="))
     return array.reshape(tensor.shape)
+
+
+def _octets(tensor: Tensor) -> memoryview | bytes:
+    """The elements of BYTES, each after its length."""
+    where, count, data = f"input {tensor.name!r}", math.prod(tensor.shape), tensor.data
+    if isinstance(data, memoryview):
+        check_bytes(where, data, count)
+        return data
+    values: list[object] = [*data]
+    for size in tensor.shape[1:]:  # flat, or nested as the shape
+        rows = [each for each in values if isinstance(each, list) and len(each) == size]
+        if len(rows) < len(values):
+            break
+        values = [each for row in rows for each in row]
+    if len(values) != count:
+        raise InvalidInput(f"{where}: {len(values)} elements for the shape {list(tensor.shape)}")
+    return join_bytes([_element(where, each) for each in values])
+
+
+def _element(where: str, value: object) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if not isinstance(value, bytes):
+        raise InvalidInput(f"{where}: each element of BYTES is a string, got {kind(value)}")
+    return value
 
 
 def _numbers(data: memoryview, dtype: np.dtype[Any], body_bytes: int) -> Array:
@@ -296,34 +322,3 @@ def _item_of_file(codec: Codec, files: Files, index: int, file: object, budget: 
         return codec.decode_raw(media_type, file, max_items=None, budget=budget)[0]
     except InvalidInput as error:
         raise at_index(index, error) from error
-
-
-def split_bytes(where: str, data: memoryview, count: int) -> list[bytes]:
-    """The elements of a BYTES tensor, each after its length in four bytes (little-endian).
-
-    Raises:
-        InvalidInput: if the lengths do not match the data or the number of elements.
-    """
-    found: list[bytes] = []
-    at = 0
-    while at < len(data) and len(found) < count:
-        begin = at + LENGTH.size
-        if begin > len(data):
-            raise InvalidInput(f"{where}: element {len(found)} is cut off in its length")
-        (size,) = LENGTH.unpack_from(data, at)
-        at = begin + size
-        if at > len(data):
-            raise InvalidInput(
-                f"{where}: element {len(found)} claims {size} bytes, {len(data) - begin} are left"
-            )
-        found.append(bytes(data[begin:at]))
-    if at != len(data) or len(found) != count:
-        raise InvalidInput(
-            f"{where}: {count} elements with their lengths take {at} of {len(data)} bytes"
-        )
-    return found
-
-
-def join_bytes(elements: Sequence[bytes]) -> bytes:
-    """A BYTES tensor, as `split_bytes` reads it."""
-    return b"".join(LENGTH.pack(len(each)) + each for each in elements)

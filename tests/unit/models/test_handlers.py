@@ -9,10 +9,17 @@ from typing import Any
 
 import orjson
 import pytest
+from pydantic import ValidationError
 
 from export.pipeline import open_artifact
 from models.archive import ArchiveError
-from models.handlers import HandlerManifest, is_same_answer, pack_code, unpack_code
+from models.handlers import (
+    HandlerManifest,
+    declared_tensors,
+    is_same_answer,
+    pack_code,
+    unpack_code,
+)
 from models.integrity import IntegrityError, NotAModel, read_any_artifact, read_artifact
 from tests.artifacts import change_manifest
 from tests.handlers import asks, write_handler
@@ -96,6 +103,11 @@ def test_what_needs_a_model_refuses_a_handler(tmp_path: Path) -> None:
         read_artifact(folder)
     with pytest.raises(Exception, match="this needs a model"):
         open_artifact(folder)
+
+
+def test_bytes_have_one_free_size() -> None:
+    with pytest.raises(ValidationError, match="'x': only the first size of bytes can be -1"):
+        declared_tensors({"x": ("bytes", (-1, -1))})
 
 
 @pytest.mark.parametrize(

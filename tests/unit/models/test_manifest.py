@@ -92,6 +92,12 @@ class TestStrictness:
         with pytest.raises(ValidationError, match=f"{which[:-1]} names must differ"):
             Manifest.model_validate(content)
 
+    def test_bytes_are_for_handlers(self) -> None:
+        content = make_manifest().model_dump(mode="json")
+        content["inputs"][0] |= {"dtype": "bytes", "shape": [-1, 2]}
+        with pytest.raises(ValidationError, match="'x' is declared as bytes; only tensors of hand"):
+            Manifest.model_validate(content)
+
     @pytest.mark.parametrize(
         "inputs",
         [

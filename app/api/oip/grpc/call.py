@@ -76,7 +76,9 @@ class GrpcHandlerCall(TensorCall):
     def parsed(self, body: bytes, signature: DeclaredTensors, budget: Budget) -> InferRequest:
         if self.message is None:
             raise RuntimeError("bug: a message was read twice")
-        request = self.message.request(budget, self.service.limits.max_body_bytes)
+        limits = self.service.limits
+        elements = signature.item_elements * limits.max_items
+        request = self.message.request(budget, limits.max_body_bytes, elements)
         self.message = None
         return request
 
@@ -118,7 +120,7 @@ class GrpcStreamCall(GrpcHandlerCall):
         Raises:
             HandlerOutputs: if the item has not the declared outputs.
         """
-        return self._response(self.outputs(self.signature.unpacked(item)))
+        return self._response(self.outputs(item))
 
     def end(self) -> bytes:
         """The ModelInferResponse after all items."""

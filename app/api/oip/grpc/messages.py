@@ -101,12 +101,13 @@ class InferMessage:
             before = end
         self._envelope = b"".join((*pieces, view[kept:])) if kept else data
 
-    def request(self, budget: Budget, max_bytes: int) -> InferRequest:
+    def request(self, budget: Budget, max_bytes: int, max_elements: int = 0) -> InferRequest:
         """The content of the request.
 
         Args:
             budget: budget of the request's pictures.
             max_bytes: maximum size of numbers.
+            max_elements: maximum number of elements of BYTES, beyond one for each item.
 
         Raises:
             InvalidInput: with what was expected and what was sent.
@@ -114,6 +115,7 @@ class InferMessage:
             TooLongForLoop: see `Budget`.
         """
         budget.read(len(self._envelope))
+        self._reader.allow(max_elements)
         if len(self._envelope) > UNCOUNTED_BYTES:
             numbers = _count(self._reader, self._fields, REQUEST)
             if 8 * numbers > max_bytes:

@@ -73,6 +73,11 @@ class Reader:
         self._left -= len(found)
         return found
 
+    def allow(self, more: int) -> None:
+        """Raise the maximum number of fields."""
+        self._most += more
+        self._left += more
+
     def text(self, field: Field) -> str:
         """The value of a string.
 

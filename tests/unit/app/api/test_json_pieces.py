@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.api import json_pieces as module
-from app.api.json_pieces import MAX_COST, Flat, Lazy, json_pieces
+from app.api.json_pieces import MAX_COST, Flat, Lazy, LongText, json_pieces
 from app.api.outcomes import dumped
 
 NUMBERS = np.random.default_rng(1)
@@ -38,6 +38,14 @@ def floats(*shape: int, dtype: str = "f4") -> np.ndarray[Any, Any]:
 def test_pieces_are_the_whole(value: object) -> None:
     pieces = list(json_pieces(value))
     assert b"".join(pieces) == dumped(value)
+    assert max(map(len, pieces)) < MOST_BYTES
+
+
+def test_long_texts_are_written_in_parts() -> None:
+    texts = ["é\n" * 20 * MAX_COST, "", 'a"' * MAX_COST]
+    whole = {"data": Lazy(LongText(memoryview(each.encode())) for each in texts)}
+    pieces = list(json_pieces(whole))
+    assert b"".join(pieces) == dumped({"data": texts})
     assert max(map(len, pieces)) < MOST_BYTES
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 
 from app.codecs.declared import DeclaredTensors
+from app.codecs.elements import join_bytes
 from app.errors import HandlerOutputs
 from models.handlers import declared_tensors
 
@@ -31,6 +33,38 @@ def test_numpy_reads_what_is_packed() -> None:
         for name, array in arrays.items():
             assert file[name].dtype == array.dtype
             assert np.array_equal(file[name], array)
+
+
+TEXTS = declared_tensors({"text": ("bytes", (-1, 2)), "n": ("int64", (-1,))})
+N = np.zeros(2, np.int64)
+
+
+def octets(*elements: bytes) -> Any:
+    return np.frombuffer(join_bytes(elements), np.uint8)
+
+
+def test_bytes_of_an_answer() -> None:
+    text = octets(b"a", b"\xff", b"", b"d")
+    outputs = DeclaredTensors(INPUTS, TEXTS).unpacked(npz(text=text, n=N))
+    assert (outputs["text"].shape, outputs["text"].array.tobytes()) == ((2, 2), text.tobytes())
+    empty = DeclaredTensors(INPUTS, TEXTS).unpacked(npz(text=text[:0], n=N[:0]))
+    assert empty["text"].shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (octets(b"a", b"b", b"c"), "3 elements are no whole number of items, which have 2"),
+        (octets(b"a", b"b"), "differ in their number of items: {'text': 1, 'n': 2}"),
+        (octets(b"a", b"b")[:-1], "'text': element 1 claims 1 bytes, 0 are left"),
+        (np.array(["a", "b"]), "got an array of <U1"),
+        (np.array([{}], dtype=object), "got an array of object"),
+        (np.zeros((2, 2), np.uint8), "got shape"),
+    ],
+)
+def test_bytes_that_differ(text: Any, why: str) -> None:
+    with pytest.raises(HandlerOutputs, match=re.escape(why)):
+        DeclaredTensors(INPUTS, TEXTS).unpacked(npz(text=text, n=N))
 
 
 @pytest.mark.parametrize("boxes", [BOXES, BOXES[:, :0]])

@@ -79,6 +79,7 @@ def circle() -> list[Any]:
         ([PICTURE], "an object of type Image"),
         (circle(), "contains itself"),
         (b"1", "bytes have no media type"),
+        ([b"a", b"b\xff"], "bytes in JSON must be UTF-8, but byte 1 of 2 is not; send base64"),
         (Image.new("CMYK", (1, 1)), r'picture\.convert\("RGB"\)'),
     ],
 )
@@ -148,6 +149,14 @@ def test_arguments_of_calls() -> None:
     media_type, body, _ = encode_item({"a": ARRAY, "file": ARRAY})
     assert media_type == "application/x-npz"
     assert dict(np.load(io.BytesIO(body))).keys() == {"a", "file"}
+
+
+def test_bytes_in_arrays_are_texts_in_json() -> None:
+    texts = np.array([b"a", "é".encode()], object)
+    expected = Encoded("application/json", '{"input":{"text":["a","é"]}}'.encode(), True)
+    assert encode_item({"text": texts}) == expected
+    assert json.loads(encode_items([texts, texts]).body) == {"inputs": [["a", "é"]] * 2}
+    assert encode_answer(texts, "application/x-npy, */*;q=0.1")[1].body == '["a","é"]'.encode()
 
 
 def test_picture_that_is_untouched_is_sent_as_it_came() -> None:

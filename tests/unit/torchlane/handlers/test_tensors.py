@@ -12,7 +12,9 @@ import pytest
 from torchlane.handlers import tensors
 from torchlane.handlers.api import Request
 from torchlane.handlers.content import Content, InvalidInput
+from torchlane.handlers.elements import packed
 from torchlane.handlers.encoding import npz_of
+from torchlane.handlers.plain import json_of
 from torchlane.handlers.tensors import (
     NPZ,
     OutputsDiffer,
@@ -47,6 +49,7 @@ def test_texts() -> None:
         ({"x": "float32[-1,0]"}, "write a dtype and sizes"),
         ({"x": "float32[-1,1-2]"}, "write a dtype and sizes"),
         ({"x": 1}, r"\['x'\] is 1"),
+        ({"x": "bytes[-1,-1]"}, r"'bytes\[-1,-1\]'; only the first size of bytes can be -1"),
     ],
 )
 def test_texts_that_are_wrong(texts: Any, why: str) -> None:
@@ -100,6 +103,55 @@ def test_file_that_is_damaged_or_unpacks_to_too_much(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(tensors, "TO_HANDLER_BYTES", 9_999)
     with pytest.raises(InvalidInput, match="unpacks to 10000 bytes, at most 9999"):
         arrays(archive_file.getvalue())
+
+
+TEXTS = [[b"a", "é".encode()], [b"", b"d"]]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        json_of({"text": TEXTS}),
+        npz_of({"text": np.array([["a", "é"], ["", "d"]])}),
+        npz_of({"text": np.array(TEXTS)}),
+        npz_of({"text": packed(np.array(TEXTS, object))}),
+    ],
+    ids=["JSON", "texts", "bytes", "octets"],
+)
+def test_request_has_bytes(body: bytes) -> None:
+    content = Content(body, "" if body[:1] == b"{" else NPZ)
+    text = arrays_in(content, read_tensors({"text": "bytes[-1,2]"}, "inputs"))["text"]
+    assert (text.dtype, text.tolist()) == (object, TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b'{"text": ["a", 1]}', r"'text': expected bytes\[-1\], got a value of type int; use str"),
+        (b'{"text": ["a", ["b"]]}', "got a value of type list"),
+        (b'{"text": "a"}', r"got the shape \[\]"),
+        (b'{"text": ["\\ud800"]}', "got a text with half of a surrogate pair"),
+        (npz_of({"text": np.array([1])}), "got a value of type int"),
+        (npz_of({"text": np.frombuffer(b"\1\0\0\0", np.uint8)}), "element 0 is cut off"),
+        (npz_of({"text": np.frombuffer(b"\1\0\0", np.uint8)}), "element 0 is cut off"),
+    ],
+)
+def test_request_without_bytes(body: bytes, why: str) -> None:
+    content = Content(body, "" if body[:1] == b"{" else NPZ)
+    with pytest.raises(InvalidInput, match=why):
+        arrays_in(content, read_tensors({"text": "bytes[-1]"}, "inputs"))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [["é", b"b\xff"], np.array(["é".encode(), b"b\xff"], object), ("é", np.bytes_(b"b\xff"))],
+)
+def test_answer_has_octets(value: Any) -> None:
+    outputs = read_tensors({"text": "bytes[-1]"}, "outputs")
+    octets = outputs_of({"text": value}, outputs)["text"]
+    assert octets.tobytes() == b"\x02\0\0\0\xc3\xa9\x02\0\0\0b\xff"
+    with pytest.raises(OutputsDiffer, match="got a value of type NoneType; use str or bytes"):
+        outputs_of({"text": ["a", None]}, outputs)
 
 
 def test_class_without_declarations_has_no_tensors() -> None:

@@ -36,6 +36,10 @@ def test_every_dtype_has_a_datatype_of_its_size(dtype: Dtype) -> None:
     assert datatype == "BOOL" or datatype.endswith(str(8 * np.dtype(dtype).itemsize))
 
 
+def test_bytes_have_names_of_their_own() -> None:
+    assert (DATATYPES["bytes"], config_type("bytes")) == ("BYTES", "TYPE_STRING")
+
+
 def test_model_metadata_lists_shapes_and_versions() -> None:
     manifest = make_manifest(
         [spec("a", "int64", (-1, -1, 3)), spec("b", "bool", (-1,))], [spec("y", "float16", (-1, 2))]

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import base64
+from typing import Any
 
 import numpy as np
 import pytest
 
 from app.api.oip.infer import parse_body
 from app.api.oip.requests import InferRequest, Tensor
-from app.api.oip.tensors import items_at, items_of, join_bytes, layout_of, split_bytes
+from app.api.oip.tensors import arrays_of, items_at, items_of, layout_of
 from app.codecs.base import Budget, Codec
 from app.codecs.choose import codec_for
+from app.codecs.elements import join_bytes
 from app.errors import InvalidInput
 from app.types import Array
 from models.codec_specs import AudioCodecSpec
+from models.handlers import declared_tensors
 from models.tensors import Dimension, TensorSpec
 from tests.unit.models.manifests import make_manifest, spec
 from tests.unit.models.sounds import wav
@@ -79,6 +82,36 @@ def test_a_file_comes_alone_in_any_order(names: list[str]) -> None:
     assert len(items_of(codec, [given["audio"]], 4, Budget())) == 1
 
 
-def test_strings_of_any_bytes() -> None:
-    elements = [b"", b"a", bytes(range(256))]
-    assert split_bytes("x", memoryview(join_bytes(elements)), 3) == elements
+TEXTS = declared_tensors({"text": ("bytes", (-1, 2))})
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        ["a", "é", "", "d"],
+        [["a", "é"], ["", "d"]],
+        [b"a", "é".encode(), b"", b"d"],  # typed contents of gRPC
+        memoryview(join_bytes([b"a", "é".encode(), b"", b"d"])),
+    ],
+)
+def test_texts_of_a_handler_are_octets(data: Any) -> None:
+    arrays = arrays_of(TEXTS, [Tensor("text", "BYTES", (2, 2), data)], 2)
+    assert arrays["text"].tobytes() == join_bytes([b"a", "é".encode(), b"", b"d"])
+
+
+@pytest.mark.parametrize(
+    ("data", "shape", "why"),
+    [
+        (["a"], (1, 2), r"input 'text': 1 elements for the shape \[1, 2\]"),
+        ([["a", "b"], ["c"]], (2, 2), "2 elements for the shape"),
+        ([["a"], ["b", "c", "d"]], (2, 2), "2 elements for the shape"),
+        (["a", 1], (1, 2), "each element of BYTES is a string, got a number"),
+        ([["a", None]], (1, 2), "each element of BYTES is a string, got null"),
+        ([[["a"], ["b"]]], (1, 2), "each element of BYTES is a string, got a list"),
+        (["a", "b", "c"], (1, 3), r"'text': expected bytes of shape \[2\], got shape \[3\]"),
+        (memoryview(join_bytes([b"a"])), (1, 2), "1 of 2 elements with their lengths"),
+    ],
+)
+def test_texts_that_a_handler_does_not_take(data: Any, shape: tuple[int, ...], why: str) -> None:
+    with pytest.raises(InvalidInput, match=why):
+        arrays_of(TEXTS, [Tensor("text", "BYTES", shape, data)], 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -225,6 +226,13 @@ class TestLimits:
                     inputs=[one(datatype="BYTES", contents=contents).inputs[0]] * 2
                 )
             )
+
+    def test_as_many_elements_as_a_handler_takes(self) -> None:
+        contents = pb.InferTensorContents(bytes_contents=[b""] * ENVELOPE_FIELDS * 2)
+        message = one(datatype="BYTES", contents=contents).SerializeToString()
+        for elements, is_read in ((2 * ENVELOPE_FIELDS, True), (ENVELOPE_FIELDS - 200, False)):
+            with nullcontext() if is_read else pytest.raises(PayloadTooLarge, match="fields"):
+                InferMessage(message, 100).request(Budget(), MAX_BYTES, elements)
 
     def test_too_many_tensors(self) -> None:
         message = pb.ModelInferRequest(inputs=[pb.ModelInferRequest.InferInputTensor()] * 65)

@@ -1,0 +1,79 @@
+"""Texts and other bytes in tensors: objects in the handler's code, octets on the way.
+
+The octets are those of BYTES in the Open Inference Protocol: each element follows its length, in
+four bytes, little-endian. An array of objects would have to be pickled.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+LENGTH_BYTES = 4
+
+
+def packed(array: Any) -> Any:
+    """The octets of an array of bytes, as an array of uint8."""
+    import numpy as np  # noqa: PLC0415 # may be missing
+
+    octets = bytearray()
+    for each in array.reshape(-1).tolist():
+        octets += len(each).to_bytes(LENGTH_BYTES, "little")
+        octets += each
+    return np.frombuffer(octets, np.uint8)
+
+
+def unpacked(octets: Any, shape: tuple[int, ...]) -> Any:
+    """The array of bytes that `packed` has packed.
+
+    Args:
+        octets: of dtype uint8.
+        shape: that it has, except for its first size.
+
+    Raises:
+        ValueError: they are damaged.
+    """
+    data, at = octets.tobytes(), 0
+    elements = []
+    while at < len(data):
+        begin = at + LENGTH_BYTES
+        at = begin + int.from_bytes(data[at:begin], "little")
+        if max(begin, at) > len(data):
+            raise ValueError(f"element {len(elements)} is cut off")
+        elements.append(data[begin:at])
+    count, rest = divmod(len(elements), math.prod(shape[1:]))
+    if rest:
+        raise ValueError(f"{len(elements)} elements do not fill the shape {[*shape]}")
+    return _objects(elements).reshape(count, *shape[1:])
+
+
+def encoded(value: Any) -> Any:
+    """An array, or lists, of texts and bytes as an array of objects, each of type bytes.
+
+    Raises:
+        ValueError: it has anything else, or a text that UTF-8 cannot have.
+    """
+    import numpy as np  # noqa: PLC0415 # see above
+
+    # As objects: numpy gives each text of an array as many bytes as the longest one has.
+    array = np.asarray(value, object)
+    return _objects([*map(_encoded, array.reshape(-1).tolist())]).reshape(array.shape)
+
+
+def _encoded(value: Any) -> bytes:
+    if isinstance(value, str):
+        try:
+            return value.encode()
+        except UnicodeEncodeError:
+            raise ValueError("a text with half of a surrogate pair") from None
+    if not isinstance(value, bytes):
+        raise ValueError(f"a value of type {type(value).__name__}; use str or bytes")
+    return bytes(value)  # numpy's own type is a subclass
+
+
+def _objects(elements: list[bytes]) -> Any:
+    import numpy as np  # noqa: PLC0415 # see above
+
+    array = np.empty(len(elements), object)
+    array[:] = elements
+    return array
