@@ -15,6 +15,7 @@ from models.codec_specs import TensorCodecSpec
 from models.definitions import digits
 from models.tensors import Dtype, TensorSpec
 from tests.artifacts import write_artifact, write_small
+from tests.handlers import asks, write_handler
 from tests.kinds import SIDE, Same, write_pictures
 
 
@@ -27,8 +28,24 @@ class Parts(nn.Module):
         return whole.to(torch.int64), x - whole, x < 0
 
 
+# Texts [n, 2] -> both in one.
+JOINED = """
+import torchlane
+
+class Joined(torchlane.Handler):
+    inputs = {"text": "bytes[-1,2]"}
+    outputs = {"joined": "bytes[-1]"}
+
+    def predict(self, request):
+        return {"joined": [one + other for one, other in request.tensors["text"]]}
+"""
+
+
 def write_all(folder: Path) -> None:
-    """Write `pictures`, `double` (twice), `labelled`, `parts`, `small`, and one for each dtype."""
+    """Write `pictures`, `double` (twice), `labelled`, `parts`, `small`, and one for each dtype.
+
+    And the handler `joined`.
+    """
     write_pictures(folder)
     write_artifact(folder, "double", 1)
     write_artifact(folder, "double", 2)
@@ -47,6 +64,12 @@ def write_all(folder: Path) -> None:
     outputs = tuple(TensorSpec(name=name, dtype=dtype, shape=(-1, 2)) for name, dtype in parts)
     write_artifact(folder, "parts", 1, Parts(), outputs=outputs)
     write_small(folder, ["script"], free=True)
+    write_handler(
+        *(folder, "joined", 1, JOINED, [asks({"text": [["a", "b"]]}, {"joined": ["ab"]})]),
+        entry="joined:Joined",
+        inputs={"text": "bytes[-1,2]"},
+        outputs={"joined": "bytes[-1]"},
+    )
 
 
 def write_digits(folder: Path, weights: Path) -> None:

@@ -15,7 +15,7 @@ from tests.e2e.server import free_port, running
 def target(folder: Path) -> Iterator[str]:
     """The host and port of a server of all models."""
     port = str(free_port())
-    settings = {"versions": "all", "grpc_port": port}
+    settings = {"versions": "all", "grpc_port": port, "handlers": "on"}
     with running(folder / "models", folder / "log-grpc", **settings):
         yield f"127.0.0.1:{port}"
 

@@ -19,7 +19,7 @@ from tests.e2e.server import Server, running
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Server]:
     """A server of all of them."""
-    settings = {"versions": "all", "max_body_bytes": "1MiB"}
+    settings = {"versions": "all", "max_body_bytes": "1MiB", "handlers": "on"}
     with running(folder / "models", folder / "log", **settings) as server:
         yield server
 
@@ -44,6 +44,6 @@ def test_open_inference_openapi(clients: Path, server: Server) -> None:
 
 def test_tritonclient_loads_and_unloads(clients: Path, folder: Path, tmp_path: Path) -> None:
     secret, line = make_key("ops", ["admin", "predict"])
-    with running(folder / "models", tmp_path / "log", api_keys=line) as server:
+    with running(folder / "models", tmp_path / "log", api_keys=line, handlers="on") as server:
         target = server.url.removeprefix("http://")
         run(clients, "-m", "tests.clients.triton_repository", target, secret)

@@ -83,6 +83,14 @@ def check_pictures_and_classification(client: Any, folder: Path) -> None:
     assert found.shape == (2, 1)
 
 
+def check_texts_and_other_bytes_of_a_handler(client: Any, _: Path) -> None:
+    given = np.array([["é", "b"], [b"\xff\0", b"\0"]], np.object_)
+    found = client.infer("joined", [tensor(given, "text")]).as_numpy("joined")
+    assert [*found] == ["éb".encode(), b"\xff\0\0"], found
+    config = client.get_model_config("joined", as_json=True)["config"]
+    assert config["input"][0]["data_type"] == "TYPE_STRING", config
+
+
 def check_errors(client: Any, _: Path) -> None:
     for call in (
         client.get_model_metadata,

@@ -142,6 +142,20 @@ def check_pictures_are_files(client: Any, folder: Path) -> None:
     np.testing.assert_allclose(made.as_numpy("scores"), wanted, atol=0.02)
 
 
+def check_texts_and_other_bytes_of_a_handler(client: Any, _: Path) -> None:
+    texts = np.array([["é", "b"], ["", "d"]], np.object_)
+    for binary in (True, False):
+        given, wanted = tensor(texts, "text", binary=binary), output("joined", binary_data=binary)
+        found = client.infer("joined", [given], outputs=[wanted]).as_numpy("joined")
+        assert [*found] == (["éb".encode(), b"d"] if binary else ["éb", "d"]), found
+    octets = np.array([[b"\xff\0", b"\0"]], np.object_)
+    found = client.infer("joined", [tensor(octets, "text")]).as_numpy("joined")
+    assert [*found] == [b"\xff\0\0"], found
+    wanted = output("joined", binary_data=False)
+    status, said = refused(client.infer, "joined", [tensor(octets, "text")], outputs=[wanted])
+    assert (status, "not UTF-8" in said) == ("406", True), (status, said)
+
+
 def check_ids_and_parameters(client: Any, _: Path) -> None:
     made = client.infer(
         "double",

@@ -140,6 +140,20 @@ async def test_tensors_by_the_open_inference_protocol(tmp_path: Path) -> None:
         assert output == {"name": "distance", "datatype": "FP32", "shape": [1], "data": [5]}
 
 
+async def test_texts_by_the_open_inference_protocol(tmp_path: Path) -> None:
+    files, repository = written(tmp_path), tmp_path / "artifacts"
+    (tmp_path / "text.json").write_text('{"text": ["a", "é"]}')
+    arguments = ["handler", str(files["loud.py"]), "--out", str(repository)]
+    assert main([*arguments, "--example", str(tmp_path / "text.json")], {}) == 0
+    document = await asyncio.to_thread(Path("docs/handlers.md").read_text)
+    (command,) = (line for line in document.splitlines() if "loud/infer" in line)
+    _, _, url, _, body = shlex.split(command)
+    async with serving(repository, handlers="on") as api:
+        answer = await api.client.post(url.removeprefix(":8000"), content=body)
+        (output,) = answer.json()["outputs"]
+        assert output == {"name": "loud", "datatype": "BYTES", "shape": [1], "data": ["HEY"]}
+
+
 class Net(nn.Module):
     """ids [n, 4] -> [n, 2]: how many of them are 1, and how many are 2."""
 

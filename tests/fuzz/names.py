@@ -17,6 +17,7 @@ MODULES = {
     "manifests": "tests.fuzz.manifests",
     "cached": "tests.fuzz.cached",
     "frames": "tests.fuzz.frames",
+    "tensors": "tests.fuzz.tensors",
 }
 # Wrong on purpose: what would a fuzzer be worth that finds nothing here?
 PLANTED = {
