@@ -12,16 +12,17 @@ import json
 import math
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import Field, JsonValue, model_validator
 
 from models.archive import ArchiveError, check_archive, read_entries
+from models.bounds import check_below, check_same_bounds
 from models.manifest import DIGEST_FILE, MANIFEST_FILE, SIGNATURE_FILE, FileDigest
 from models.parts import Part, is_empty
-from models.tensors import MAX_SIZE, Dimension, FileName, Name, TensorSpec
+from models.tensors import Dimension, FileName, Name, TensorSpec
 
 CODE_FILE = "handler.zip"
 MAX_CODE_BYTES = 256 << 20  # code, and small files that it reads; weights belong into models
@@ -35,6 +36,12 @@ MAX_DEPTH = 4  # handlers that call each other, the first one included
 Entry = Annotated[
     str, Field(max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$")
 ]
+
+
+# An axis of an item: its name, its smallest and its largest size. A tensor: its dtype, these axes,
+# the smallest and the largest of its integers, and the axis whose size is more than each of them.
+DeclaredAxis: TypeAlias = tuple[str | None, int, int]
+DeclaredTensor: TypeAlias = tuple[str, tuple[DeclaredAxis, ...], int | None, int | None, str | None]
 
 
 class CalledModel(Part):
@@ -134,6 +141,8 @@ class HandlerManifest(Part):
         for tensors in (self.inputs, self.outputs):
             if len({each.name for each in tensors}) != len(tensors):
                 raise ValueError(f"each tensor has one name, got {[each.name for each in tensors]}")
+            check_same_bounds(tensors)
+            check_below(tensors)
         return self
 
     def public(self) -> dict[str, JsonValue]:
@@ -141,28 +150,35 @@ class HandlerManifest(Part):
         return self.model_dump(mode="json", exclude={"golden", "files"})
 
 
-def declared_tensors(
-    tensors: Mapping[str, tuple[str, tuple[int, ...]]],
-) -> tuple[TensorSpec, ...]:
-    """The inputs or outputs of a handler, whose free axes have any size.
+def declared_tensors(tensors: Mapping[str, DeclaredTensor]) -> tuple[TensorSpec, ...]:
+    """The inputs or outputs of a handler.
 
     Args:
-        tensors: dtype and shape, by name.
+        tensors: by name.
 
     Raises:
         ValidationError: a model cannot have them, either.
     """
-    return tuple(
-        TensorSpec.model_validate(
-            {
-                "name": name,
-                "dtype": dtype,
-                "shape": shape,
-                "dimensions": [Dimension(most=MAX_SIZE)] * shape[1:].count(-1),
-            }
-        )
-        for name, (dtype, shape) in tensors.items()
-    )
+    return tuple(_spec(name, *tensor) for name, tensor in tensors.items())
+
+
+def _spec(
+    name: str,
+    dtype: str,
+    axes: Sequence[DeclaredAxis],
+    least: int | None,
+    most: int | None,
+    below: str | None,
+) -> TensorSpec:
+    sizes, free = [-1], []
+    for axis_name, smallest, largest in axes:
+        is_free = axis_name is not None or smallest < largest
+        sizes.append(-1 if is_free else largest)
+        if is_free:
+            free.append(Dimension(name=axis_name, least=smallest, most=largest))
+    fields = {"name": name, "dtype": dtype, "shape": sizes, "dimensions": free}
+    limits = {"minimum": least, "maximum": most, "below": below}
+    return TensorSpec.model_validate(fields | limits)
 
 
 def is_handler(text: bytes) -> bool:

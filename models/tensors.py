@@ -173,10 +173,15 @@ class TensorSpec(Part):
 
     def __str__(self) -> str:
         """Format for `adopt --input`, for example `ids=int64[-1,1<=seq<=512] in 0..49`."""
+        return f"{self.name}={self.declaration}"
+
+    @property
+    def declaration(self) -> str:
+        """The same without the name, as in a handler."""
         sizes = ["-1", *map(_size_text, self.item_shape, self.axes)]
         range_ = "" if self.range == ".." else f" in {self.range}"
         nan = " or nan" if self.nan else ""
-        return f"{self.name}={self.dtype}[{','.join(sizes)}]{range_}{nan}"
+        return f"{self.dtype}[{','.join(sizes)}]{range_}{nan}"
 
     @property
     def range(self) -> str:
@@ -243,7 +248,7 @@ def _size_text(size: int, axis: Axis) -> str:
     if size != -1 or axis == _axis(ANY_SIZE):
         return str(size)
     least = f"{axis.least}<=" if axis.least else ""
-    return f"{least}{axis.name or -1}<={axis.most}"
+    return f"{least}{axis.name or -1}" + f"<={axis.most}" * (axis.most < MAX_SIZE)
 
 
 class EncodedArray(Part):

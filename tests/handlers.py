@@ -22,8 +22,9 @@ from models.handlers import (
     pack_code,
 )
 from models.manifest import DIGEST_FILE, MANIFEST_FILE, SCHEMA_VERSION
+from models.tensors import TensorSpec
 from tests.artifacts import replace_manifest
-from torchlane.handlers.tensors import read_tensors
+from torchlane.handlers.declarations import read_tensors
 
 JSON, NPZ = "application/json", "application/x-npz"
 
@@ -41,6 +42,11 @@ class Example(NamedTuple):
 def asks(body: object, answer: object) -> Example:
     """An example in JSON."""
     return Example(orjson.dumps(body), orjson.dumps(answer))
+
+
+def declared(texts: Mapping[str, str]) -> tuple[TensorSpec, ...]:
+    """The inputs or outputs of a class."""
+    return declared_tensors(read_tensors(texts, "inputs"))
 
 
 def write_handler(
@@ -87,8 +93,8 @@ def write_handler(
         entry=entry,
         models=tuple(CalledModel(name=each) for each in models),
         streams=streams,
-        inputs=declared_tensors(read_tensors(inputs or {}, "inputs")),
-        outputs=declared_tensors(read_tensors(outputs or {}, "outputs")),
+        inputs=declared(inputs or {}),
+        outputs=declared(outputs or {}),
         limits=HandlerLimits(**{"memory_bytes": 1 << 30, **limits}),
         golden=tuple(golden),
         python_version=platform.python_version(),

@@ -9,8 +9,9 @@ from typing import NamedTuple
 from app.codecs.answers import npy_file
 from app.codecs.elements import elements_of
 from app.codecs.npz import check_counts, npz_parts, read_npz
-from app.codecs.numbers import is_finite
+from app.codecs.shared_sizes import SharedSizes
 from app.codecs.tensor import most_lists, most_marks
+from app.codecs.values import check_values
 from app.errors import HandlerOutputs, InvalidInput, PayloadTooLarge
 from app.types import Array, Arrays
 from models.tensors import TensorSpec
@@ -34,6 +35,7 @@ class DeclaredTensors:
         inputs: in order; axis 0 counts items.
         outputs: those of its answers.
         item_elements: of all inputs that are bytes, in one item.
+        shared_sizes: of the inputs.
     """
 
     def __init__(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
@@ -44,6 +46,8 @@ class DeclaredTensors:
         self.takes_nan = False
         texts = [spec for spec in self.inputs if spec.dtype == "bytes"]
         self.item_elements = sum(math.prod(spec.item_shape) for spec in texts)
+        self.shared_sizes = SharedSizes(self.inputs)
+        self._shared_outputs = SharedSizes(self.outputs)
         self._files = tuple(map(_on_the_way, self.outputs))
 
     def packed(self, arrays: Arrays) -> bytes:
@@ -59,17 +63,17 @@ class DeclaredTensors:
         """The outputs of an answer, which is not trusted: its process has checked them already.
 
         Raises:
-            HandlerOutputs: it has others, or numbers that are not finite.
+            HandlerOutputs: it has others, or numbers that are not finite or out of their range.
         """
         try:
             arrays = read_npz(self._files, body, many=True, budget=None, may_be_empty=True)
             tensors = {spec.name: _unpacked(spec, arrays[spec.name]) for spec in self.outputs}
             check_counts({name: each.shape for name, each in tensors.items()})
+            for spec in self.outputs:
+                check_values(spec, arrays[spec.name])
+            self._shared_outputs.check(arrays, batch_axes=1, indexed=False)
         except (InvalidInput, PayloadTooLarge) as error:
             raise HandlerOutputs(f"the handler's outputs: {error}") from error
-        for name, array in arrays.items():
-            if array.dtype.kind == "f" and not is_finite(array):
-                raise HandlerOutputs(f"the handler's output {name!r} has NaN or infinity")
         return tensors
 
 

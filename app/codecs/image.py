@@ -5,7 +5,7 @@ from __future__ import annotations
 from app.codecs.base import GIF, JPEG, PNG, WEBP, Budget, Files
 from app.codecs.files import FileCodec
 from app.codecs.places import Places
-from app.codecs.tensor import check_equal
+from app.codecs.shared_sizes import check_equal
 from app.errors import InvalidInput
 from app.types import Item, Note
 from models.bounds import shared_axes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -16,10 +16,10 @@ from app.codecs.npy import read_npy
 from app.codecs.npz import check_counts, read_npz
 from app.codecs.numbers import NATIVE_READER, NumberReader, rows
 from app.codecs.places import Places
-from app.codecs.values import check_below, check_values, convert, misshapen, not_all, short, wanted
+from app.codecs.shared_sizes import SharedSizes
+from app.codecs.values import check_values, convert, misshapen, not_all, short, wanted
 from app.errors import InvalidInput, UnsupportedMediaType
 from app.types import Array, Arrays, Item, Signature
-from models.bounds import InputAxis, below, mismatch, shared_axes
 from models.categories import by_input, optional_inputs
 from models.codec_specs import categories_of
 from models.manifest import Manifest
@@ -42,7 +42,7 @@ class TensorCodec:
         self.media_types: tuple[str, ...] = (NPZ,)
         self._inputs = manifest.inputs
         self._item_shapes = [spec.item_shape for spec in self._inputs]  # free axes fit no array
-        self._shared = shared_axes(manifest.inputs)
+        self._shared_sizes = SharedSizes(manifest.inputs)
         self._missing = frozenset(spec.name for spec in self._inputs if spec.nan)
         categories = categories_of(manifest.codec)
         self.optional = optional_inputs(self._inputs, categories)
@@ -52,8 +52,6 @@ class TensorCodec:
             if spec.name in by_input(categories)
         }
         self.takes_nan = bool(self._missing)
-        places = below(manifest.inputs)
-        self._below = [(spec, places[spec.name]) for spec in self._inputs if spec.name in places]
         self.most_marks = sum(map(most_marks, self._inputs))
         self.most_lists = sum(map(most_lists, self._inputs))
         self._reader: NumberReader | None = None
@@ -211,14 +209,9 @@ class TensorCodec:
             arrays: of one item; or with a batch axis, of several, which have the same shapes.
             batch_axes: 1 for several items.
         """
-        if self._shared:
-            shapes = {name: array.shape[batch_axes:] for name, array in arrays.items()}
-            check_equal(self._shared, shapes)
+        self._shared_sizes.check(arrays, batch_axes)
         if self._mask is not None:
             self._check_mask(arrays[self._mask], many=batch_axes == 1)
-        for spec, place in self._below:
-            size = arrays[place.input].shape[place.axis + batch_axes]
-            check_below(spec, arrays[spec.name], size, many=batch_axes == 1)
 
     def _check_mask(self, mask: Array, *, many: bool) -> None:
         """Check that every item has data: the mean of none is NaN."""
@@ -280,20 +273,6 @@ def most_lists(spec: TensorSpec) -> int:
 
 def _most_sizes(spec: TensorSpec) -> list[int]:
     return [axis.most for axis in spec.axes]
-
-
-def check_equal(
-    shared: Mapping[str, Sequence[InputAxis]], shapes: Mapping[str, Sequence[int]]
-) -> None:
-    """Reject an item that has two sizes for one name; see `models.bounds.mismatch`.
-
-    Raises:
-        InvalidInput: with both sizes.
-    """
-    differ = mismatch(shared, shapes)
-    if differ is not None:
-        name, sizes = differ.second.input, {"got": differ.other_size, "limit": differ.size}
-        raise InvalidInput(f"{name!r}: {differ}", [{"input": name, **sizes}])
 
 
 def check_media_type(media_type: str, raw: tuple[str, ...]) -> None:

@@ -34,7 +34,7 @@ from models.handlers import (
 )
 from models.manifest import SCHEMA_VERSION
 from torchlane.handlers.api import MAX_MEDIA_TYPE, MEDIA_TYPE
-from torchlane.handlers.tensors import read_tensors
+from torchlane.handlers.declarations import read_tensors
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 CONCURRENCY = 8  # threads
@@ -213,7 +213,7 @@ def _rows(manifest: HandlerManifest, signature: str) -> Iterator[tuple[str, str]
         yield "takes", str(manifest.request_schema.get("title", "a pydantic model"))
     for part, tensors in (("inputs", manifest.inputs), ("outputs", manifest.outputs)):
         if tensors:
-            yield part, ", ".join(f"{each.name}: {each.dtype}{[*each.shape]}" for each in tensors)
+            yield part, ", ".join(f"{each.name}: {each.declaration}" for each in tensors)
     yield "calls", ", ".join(map(str, manifest.models)) or "no model"
     limits = manifest.limits
     processes = f"{limits.processes} processes, {limits.concurrency} requests in each"

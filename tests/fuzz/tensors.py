@@ -30,14 +30,15 @@ from tests.fuzz.oracle import MAX_ITEMS, check_refusal
 from tests.fuzz.raw_bodies import npy
 from tests.fuzz.target import Finding, Target
 from torchlane.handlers.content import Content
+from torchlane.handlers.declarations import read_tensors
 from torchlane.handlers.encoding import npz_of
-from torchlane.handlers.tensors import NPZ, arrays_in, read_tensors
+from torchlane.handlers.tensors import NPZ, arrays_in
 from torchlane.handlers.tensors import outputs_of as packed
 
 REST, GRPC, ANSWER, DEFLATED = range(4)  # by the first byte
 ALL = 0xFFFF  # as the length of the JSON: there is no header
 MAX_BYTES = 1 << 16
-TEXTS = {"text": "bytes[-1,2]", "n": "int64[-1]"}
+TEXTS = {"text": "bytes[-1,2]", "n": "int64[-1] in -2..128"}
 TENSORS = read_tensors(TEXTS, "inputs")
 SIGNATURE = DeclaredTensors(declared_tensors(TENSORS), declared_tensors(TENSORS))
 MODEL = ModelId("m", 1)
@@ -59,7 +60,7 @@ def asked(kind: int, body: bytes) -> None:
     budget = Budget()
     try:
         request = _request(kind, body, budget)
-        arrays = arrays_of(SIGNATURE.inputs, request.inputs, MAX_ITEMS)
+        arrays = arrays_of(SIGNATURE, request.inputs, MAX_ITEMS)
     except TorchlaneError as error:
         check_refusal(error)
         return

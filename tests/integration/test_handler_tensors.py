@@ -212,7 +212,10 @@ async def test_wrong_requests(server: Server, asked: Any, why: str) -> None:
     [
         (-1, "the handler's answer must have exactly 'y', 'n', got 'y'"),
         (-2, "the handler's answer must have arrays or lists by name"),
-        (-3, "the handler's output 'y' has NaN or infinity"),
+        (
+            -3,
+            "the handler's outputs: 'y': NaN, infinity, or a number too large",
+        ),
         (-5, "'n': expected int64[-1], got values of float64"),
     ],
 )

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple, TypeGuard
 
 from torchlane.handlers.api import NO_CONTENT, CallFailed, Request
 from torchlane.handlers.content import InvalidInput
+from torchlane.handlers.declarations import Tensor
 from torchlane.handlers.encoding import Encoded, NotAcceptable, encode_answer, npz_of
 from torchlane.handlers.frames import FROM_HANDLER_BYTES, meta_of
 from torchlane.handlers.plain import NotUtf8, json_of
-from torchlane.handlers.tensors import NPZ, OutputsDiffer, Tensor, outputs_of
+from torchlane.handlers.tensors import NPZ, OutputsDiffer, outputs_of
 
 MAX_MESSAGE = 2000  # characters
 MAX_DETAILS = 20

@@ -21,7 +21,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from torchlane.handlers.content import Content
-from torchlane.handlers.tensors import Tensor, arrays_in
+from torchlane.handlers.declarations import Tensor
+from torchlane.handlers.tensors import arrays_in
 
 if TYPE_CHECKING:
     import numpy as np

@@ -16,10 +16,10 @@ from typing import Any
 
 from torchlane.handlers.answers import Answer, answer_of, message_of
 from torchlane.handlers.api import Handler, Models, Request
+from torchlane.handlers.declarations import Tensor, read_tensors
 from torchlane.handlers.launch import Settings
 from torchlane.handlers.plain import json_of
 from torchlane.handlers.streams import in_thread
-from torchlane.handlers.tensors import Tensor, read_tensors
 
 MAX_SCHEMA_BYTES = 128 << 10
 

@@ -7,12 +7,17 @@ four bytes, little-endian. An array of objects would have to be pickled.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array: TypeAlias = np.ndarray[Any, Any]
 
 LENGTH_BYTES = 4
 
 
-def packed(array: Any) -> Any:
+def packed(array: Array) -> Array:
     """The octets of an array of bytes, as an array of uint8."""
     import numpy as np  # noqa: PLC0415 # may be missing
 
@@ -23,31 +28,31 @@ def packed(array: Any) -> Any:
     return np.frombuffer(octets, np.uint8)
 
 
-def unpacked(octets: Any, shape: tuple[int, ...]) -> Any:
+def unpacked(octets: Array, shape: tuple[int, ...]) -> Array:
     """The array of bytes that `packed` has packed.
 
     Args:
         octets: of dtype uint8.
-        shape: that it has, except for its first size.
+        shape: of an item.
 
     Raises:
         ValueError: they are damaged.
     """
     data, at = octets.tobytes(), 0
-    elements = []
+    elements: list[bytes] = []
     while at < len(data):
         begin = at + LENGTH_BYTES
         at = begin + int.from_bytes(data[at:begin], "little")
         if max(begin, at) > len(data):
             raise ValueError(f"element {len(elements)} is cut off")
         elements.append(data[begin:at])
-    count, rest = divmod(len(elements), math.prod(shape[1:]))
+    count, rest = divmod(len(elements), math.prod(shape))
     if rest:
-        raise ValueError(f"{len(elements)} elements do not fill the shape {[*shape]}")
-    return _objects(elements).reshape(count, *shape[1:])
+        raise ValueError(f"{len(elements)} elements do not fill items of the shape {[*shape]}")
+    return _objects(elements).reshape(count, *shape)
 
 
-def encoded(value: Any) -> Any:
+def encoded(value: Any) -> Array:
     """An array, or lists, of texts and bytes as an array of objects, each of type bytes.
 
     Raises:
@@ -71,7 +76,7 @@ def _encoded(value: Any) -> bytes:
     return bytes(value)  # numpy's own type is a subclass
 
 
-def _objects(elements: list[bytes]) -> Any:
+def _objects(elements: list[bytes]) -> Array:
     import numpy as np  # noqa: PLC0415 # see above
 
     array = np.empty(len(elements), object)

@@ -1,13 +1,13 @@
-"""The tensors that a handler declares, such as `inputs = {"x": "float32[-1,4]"}`."""
+"""The arrays of the tensors that a handler declares, in requests and in answers."""
 
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from torchlane.handlers.content import Content, InvalidInput
+from torchlane.handlers.declarations import BYTES, Tensor
 from torchlane.handlers.elements import encoded, packed, unpacked
 from torchlane.handlers.frames import TO_HANDLER_BYTES
 
@@ -15,66 +15,13 @@ if TYPE_CHECKING:
     import numpy as np
 
 NPZ = "application/x-npz"
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-TEXT = re.compile(r"([a-z0-9]+)\[([-0-9, ]*)\]")
-SIZE = re.compile(r" *(-1|[1-9][0-9]{0,8}) *")
 # Kinds of numpy's dtypes that a dtype can have the values of.
 KINDS = {"f": "fiu", "i": "iu", "u": "iu", "b": "b"}
-BYTES = "bytes"  # texts, or other bytes of any length
-DTYPES = frozenset(
-    ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool", BYTES)
-)
 MAX_SHOWN = 8  # names in an error
-
-
-class Tensor(NamedTuple):
-    """A declared tensor; axis 0 is -1, and so is each other axis of any size."""
-
-    dtype: str
-    shape: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 
 
 class OutputsDiffer(Exception):
     """What a handler returned does not fit its `outputs`; the message is for its callers, too."""
-
-
-def read_tensors(texts: Mapping[str, str], what: str) -> dict[str, Tensor]:
-    """Read `inputs` or `outputs` of a class.
-
-    Args:
-        texts: by name.
-        what: that is read, for messages.
-
-    Raises:
-        ValueError: if they are wrong.
-    """
-    if not isinstance(texts, Mapping):
-        raise ValueError(f'{what} must be a dict such as {{"x": "float32[-1,4]"}}')
-    return {name: _tensor(name, text, what) for name, text in texts.items()}
-
-
-def _tensor(name: object, text: object, what: str) -> Tensor:
-    if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise ValueError(
-            f"{what} has the name {name!r:.80}; use letters, digits, - and _, 64 at most"
-        )
-    parts = TEXT.fullmatch(text) if isinstance(text, str) else None
-    sizes = [SIZE.fullmatch(each) for each in parts[2].split(",")] if parts is not None else []
-    shape = tuple(int(each[1]) for each in sizes if each is not None)
-    if parts is None or parts[1] not in DTYPES or len(shape) < len(sizes) or shape[0] != -1:
-        raise ValueError(
-            f"{what}[{name!r}] is {text!r:.80}; write a dtype and sizes, such as "
-            "'float32[-1,4]': the first one counts the items and is -1, others are -1 if any size "
-            f"fits; the dtypes are {', '.join(sorted(DTYPES))}"
-        )
-    if parts[1] == BYTES and -1 in shape[1:]:
-        raise ValueError(
-            f"{what}[{name!r}] is {text!r:.80}; only the first size of bytes can be -1"
-        )
-    return Tensor(parts[1], shape)
 
 
 def arrays_in(content: Content, inputs: Mapping[str, Tensor]) -> dict[str, np.ndarray[Any, Any]]:
@@ -125,7 +72,7 @@ def outputs_of(value: Any, outputs: Mapping[str, Tensor]) -> dict[str, np.ndarra
 def _of_file(array: np.ndarray[Any, Any], tensor: Tensor | None) -> np.ndarray[Any, Any]:
     if tensor is None or tensor.dtype != BYTES or array.dtype != "uint8":
         return array
-    return unpacked(array, tensor.shape)
+    return unpacked(array, tuple(axis.most for axis in tensor.axes))
 
 
 def _fitted(
@@ -144,7 +91,25 @@ def _fitted(
     counts = {name: len(array) for name, array in arrays.items()}
     if len(set(counts.values())) > 1:
         raise ValueError(f"the first axis, which counts the items, differs in {what}: {counts}")
+    _check_together(arrays, tensors)
     return arrays
+
+
+def _check_together(
+    arrays: Mapping[str, np.ndarray[Any, Any]], tensors: Mapping[str, Tensor]
+) -> None:
+    """Check the sizes of axes with one name, and integers that are less than such a size."""
+    sizes: dict[str, int] = {}
+    for name, tensor in tensors.items():
+        for axis, size in zip(tensor.axes, arrays[name].shape[1:], strict=True):
+            if axis.name is not None and sizes.setdefault(axis.name, size) != size:
+                other = sizes[axis.name]
+                raise ValueError(f"{name!r}: {axis.name!r} is {size}, but {other} in another axis")
+    for name, tensor in tensors.items():
+        array = arrays[name]
+        if tensor.below is not None and array.size and array.max() >= sizes[tensor.below]:
+            told = f"where {tensor.below} is {sizes[tensor.below]}"
+            raise ValueError(f"{name!r}: expected {tensor}, {told}, got the number {array.max()}")
 
 
 def _array(name: str, value: Any, tensor: Tensor) -> np.ndarray[Any, Any]:
@@ -161,9 +126,7 @@ def _array(name: str, value: Any, tensor: Tensor) -> np.ndarray[Any, Any]:
         array = array.astype(tensor.dtype)
     if not is_bytes and array.dtype.kind not in KINDS[np.dtype(tensor.dtype).kind]:
         raise ValueError(f"{expected} values of {array.dtype}")
-    if len(array.shape) != len(tensor.shape) or any(
-        size not in (-1, actual) for size, actual in zip(tensor.shape, array.shape, strict=True)
-    ):
+    if not tensor.fits(array.shape):
         raise ValueError(f"{expected} the shape {[*array.shape]}")
     if is_bytes:
         return array
@@ -171,4 +134,8 @@ def _array(name: str, value: Any, tensor: Tensor) -> np.ndarray[Any, Any]:
         result = np.ascontiguousarray(array, tensor.dtype)
     if result.dtype.kind in "iu" and not np.array_equal(result, array):
         raise ValueError(f"{expected} numbers that are out of its range")
+    if tensor.least is not None and result.min(initial=tensor.least) < tensor.least:
+        raise ValueError(f"{expected} the number {result.min()}")
+    if tensor.most is not None and result.max(initial=tensor.most) > tensor.most:
+        raise ValueError(f"{expected} the number {result.max()}")
     return result

@@ -15,7 +15,7 @@ from app.api.oip.answers import (
     outputs_of,
     write_large_answer,
 )
-from app.api.oip.infer import check_answer, json_bytes_of, parse_body
+from app.api.oip.infer import check_answer, json_bytes_of, of_item, parse_body
 from app.api.oip.requests import HEADER_LENGTH, RAW, InferRequest, Tensor
 from app.api.oip.tensors import arrays_of
 from app.codecs.base import NPZ, Budget
@@ -88,7 +88,10 @@ class TensorCall(HandlerCall):
     def _read(self, body: bytes) -> Sequence[HandlerBody]:
         signature, most = self.signature, self.service.limits.max_items
         request = self.parsed(body, signature, Budget(is_left=self._has_left))
-        arrays = arrays_of(signature.inputs, request.inputs, most)
+        try:
+            arrays = arrays_of(signature, request.inputs, most)
+        except InvalidInput as error:
+            raise of_item(error) from error
         check_outputs(signature.outputs, request)
         if any(each.classes for each in request.outputs or ()):
             raise InvalidInput("handlers have no classification; request the tensor")

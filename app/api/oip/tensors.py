@@ -13,6 +13,7 @@ from app.api.oip.requests import InferRequest, Tensor
 from app.codecs.base import Budget, Codec, Files, at_index, check_count
 from app.codecs.base64_files import decoded
 from app.codecs.datatypes import BYTES, DATATYPES
+from app.codecs.declared import DeclaredTensors
 from app.codecs.elements import check_bytes, join_bytes, split_bytes
 from app.codecs.sniffing import sniffed
 from app.codecs.tensor import convert_numbers, kind
@@ -59,12 +60,12 @@ def items_of(codec: Codec, tensors: Sequence[Tensor], max_items: int, budget: Bu
 
 
 def arrays_of(
-    specs: Sequence[TensorSpec], tensors: Sequence[Tensor], max_items: int
+    signature: DeclaredTensors, tensors: Sequence[Tensor], max_items: int
 ) -> dict[str, Array]:
-    """The inputs of a handler, in order, each with all items.
+    """The inputs of a handler, in order, each with all items; bytes as their octets.
 
     Args:
-        specs: the inputs that it declares.
+        signature: what it declares.
         tensors: tensors as received.
         max_items: maximum number of items.
 
@@ -72,11 +73,12 @@ def arrays_of(
         InvalidInput, PayloadTooLarge: see `items_of`.
     """
     given = {tensor.name: tensor for tensor in tensors}
-    _check_names(tensors, given, [spec.name for spec in specs])
+    _check_names(tensors, given, [spec.name for spec in signature.inputs])
     _check_counts(tensors, max_items)
-    arrays = _arrays(specs, given)
-    for spec in specs:
+    arrays = _arrays(signature.inputs, given)
+    for spec in signature.inputs:
         check_values(spec, arrays[spec.name], many=True)
+    signature.shared_sizes.check(arrays, batch_axes=1)
     return arrays
 
 

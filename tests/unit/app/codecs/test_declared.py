@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,10 @@ import pytest
 from app.codecs.declared import DeclaredTensors
 from app.codecs.elements import join_bytes
 from app.errors import HandlerOutputs
-from models.handlers import declared_tensors
+from tests.handlers import declared
 
-INPUTS = declared_tensors({"x": ("float32", (-1, 2)), "n": ("int64", (-1, -1))})
-OUTPUTS = declared_tensors({"boxes": ("float32", (-1, -1, 4)), "ok": ("bool", (-1,))})
+INPUTS = declared({"x": "float32[-1,2]", "n": "int64[-1,-1]"})
+OUTPUTS = declared({"boxes": "float32[-1,-1,4]", "ok": "bool[-1]"})
 BOXES, OK = np.ones((1, 3, 4), np.float32), np.array([True])
 
 
@@ -35,7 +36,7 @@ def test_numpy_reads_what_is_packed() -> None:
             assert np.array_equal(file[name], array)
 
 
-TEXTS = declared_tensors({"text": ("bytes", (-1, 2)), "n": ("int64", (-1,))})
+TEXTS = declared({"text": "bytes[-1,2]", "n": "int64[-1]"})
 N = np.zeros(2, np.int64)
 
 
@@ -67,6 +68,25 @@ def test_bytes_that_differ(text: Any, why: str) -> None:
         DeclaredTensors(INPUTS, TEXTS).unpacked(npz(text=text, n=N))
 
 
+BOUNDS = declared({"ids": "int64[-1,1<=n<=3] in 0..9", "at": "int64[-1,n] in 0..<n"})
+
+
+@pytest.mark.parametrize(
+    ("ids", "at", "why"),
+    [
+        ([[1, 9]], [[0, 1]], ""),
+        ([[1, 10]], [[0, 1]], "'ids': expected whole numbers in 0..9, got 10 at [0, 1]"),
+        ([[1, 2, 3, 4]], [[0, 1]], "'ids': expected int64 of shape [n 1..3]"),
+        ([[1, 2]], [[0]], "'at': axis 0 has size 1, but axis 0 of 'ids' has size 2"),
+        ([[1, 2]], [[0, 2]], "in 0..<n, where n is 2, got 2 at [0, 1]"),
+    ],
+)
+def test_bounds_of_an_answer(ids: Any, at: Any, why: str) -> None:
+    body = npz(ids=np.array(ids), at=np.array(at))
+    with pytest.raises(HandlerOutputs, match=re.escape(why)) if why else nullcontext():
+        DeclaredTensors(INPUTS, BOUNDS).unpacked(body)
+
+
 @pytest.mark.parametrize("boxes", [BOXES, BOXES[:, :0]])
 def test_outputs(boxes: Any) -> None:
     outputs = DeclaredTensors(INPUTS, OUTPUTS).unpacked(npz(boxes=boxes, ok=OK))
@@ -84,7 +104,7 @@ def test_outputs(boxes: Any) -> None:
         (npz(boxes=BOXES, ok=np.array([True, False])), "differ in their number of items"),
         (npz(boxes=BOXES[..., :3], ok=OK), "got shape"),
         (npz(boxes=np.array(["a"]), ok=OK), "got an array of <U1"),
-        (npz(boxes=BOXES * np.nan, ok=OK), "'boxes' has NaN or infinity"),
+        (npz(boxes=BOXES * np.nan, ok=OK), "'boxes': NaN, infinity"),
         (npz(boxes=np.array([{}], dtype=object), ok=OK), "got an array of object"),
     ],
 )

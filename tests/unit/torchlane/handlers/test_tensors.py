@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import zipfile
 from typing import Any
 
@@ -12,16 +13,15 @@ import pytest
 from torchlane.handlers import tensors
 from torchlane.handlers.api import Request
 from torchlane.handlers.content import Content, InvalidInput
+from torchlane.handlers.declarations import read_tensors
 from torchlane.handlers.elements import packed
 from torchlane.handlers.encoding import npz_of
 from torchlane.handlers.plain import json_of
 from torchlane.handlers.tensors import (
     NPZ,
     OutputsDiffer,
-    Tensor,
     arrays_in,
     outputs_of,
-    read_tensors,
 )
 
 DECLARED = {"x": "float32[-1, 2]", "n": "uint8[-1]"}
@@ -29,32 +29,6 @@ DECLARED = {"x": "float32[-1, 2]", "n": "uint8[-1]"}
 
 def arrays(body: bytes, media_type: str = NPZ) -> dict[str, Any]:
     return arrays_in(Content(body, media_type), read_tensors(DECLARED, "inputs"))
-
-
-def test_texts() -> None:
-    expected = {"x": Tensor("float32", (-1, 2)), "n": Tensor("uint8", (-1,))}
-    assert read_tensors(DECLARED, "inputs") == expected
-    assert str(expected["x"]) == "float32[-1,2]"
-
-
-@pytest.mark.parametrize(
-    ("texts", "why"),
-    [
-        (["x"], "must be a dict"),
-        ({"a b": "float32[-1]"}, "has the name 'a b'"),
-        ({"x": "float31[-1]"}, r"Shop.inputs\['x'\] is 'float31\[-1\]'"),
-        ({"x": "float32"}, "write a dtype and sizes"),
-        ({"x": "float32[]"}, "write a dtype and sizes"),
-        ({"x": "float32[4]"}, "the first one counts the items and is -1"),
-        ({"x": "float32[-1,0]"}, "write a dtype and sizes"),
-        ({"x": "float32[-1,1-2]"}, "write a dtype and sizes"),
-        ({"x": 1}, r"\['x'\] is 1"),
-        ({"x": "bytes[-1,-1]"}, r"'bytes\[-1,-1\]'; only the first size of bytes can be -1"),
-    ],
-)
-def test_texts_that_are_wrong(texts: Any, why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        read_tensors(texts, "Shop.inputs")
 
 
 @pytest.mark.parametrize(
@@ -152,6 +126,43 @@ def test_answer_has_octets(value: Any) -> None:
     assert octets.tobytes() == b"\x02\0\0\0\xc3\xa9\x02\0\0\0b\xff"
     with pytest.raises(OutputsDiffer, match="got a value of type NoneType; use str or bytes"):
         outputs_of({"text": ["a", None]}, outputs)
+
+
+BOUNDS = {
+    "ids": "int64[-1,1<=seq<=3] in 0..49",
+    "at": "int16[-1,seq] in ..<seq",
+    "k": "int8[-1,-1<=2]",
+}
+
+
+def test_request_within_bounds() -> None:
+    body = json_of({"ids": [[0, 49]], "at": [[-1, 1]], "k": [[]]})
+    found = arrays_in(Content(body, ""), read_tensors(BOUNDS, "inputs"))
+    assert [array.shape for array in found.values()] == [(1, 2), (1, 2), (1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (
+            {"ids": [[1, 2, 3, 4]]},
+            "'ids': expected int64[-1,1<=seq<=3] in 0..49, got the shape [1, 4]",
+        ),
+        ({"ids": [[]]}, "got the shape [1, 0]"),
+        ({"ids": [[1, 50]]}, "'ids': expected int64[-1,1<=seq<=3] in 0..49, got the number 50"),
+        ({"ids": [[-1, 0]]}, "got the number -1"),
+        ({"at": [[0]]}, "'at': 'seq' is 1, but 2 in another axis"),
+        ({"at": [[0, 2]]}, "in ..<seq, where seq is 2, got the number 2"),
+        ({"k": [[1, 2, 3]]}, "'k': expected int8[-1,-1<=2], got the shape [1, 3]"),
+    ],
+)
+def test_request_out_of_bounds(changes: Any, why: str) -> None:
+    value = {"ids": [[1, 2]], "at": [[0, 1]], "k": [[1]]} | changes
+    tensors = read_tensors(BOUNDS, "inputs")
+    with pytest.raises(InvalidInput, match=re.escape(why)):
+        arrays_in(Content(json_of(value), ""), tensors)
+    with pytest.raises(OutputsDiffer, match=re.escape(why)):
+        outputs_of(value, tensors)
 
 
 def test_class_without_declarations_has_no_tensors() -> None:

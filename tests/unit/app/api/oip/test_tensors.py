@@ -13,12 +13,13 @@ from app.api.oip.requests import InferRequest, Tensor
 from app.api.oip.tensors import arrays_of, items_at, items_of, layout_of
 from app.codecs.base import Budget, Codec
 from app.codecs.choose import codec_for
+from app.codecs.declared import DeclaredTensors
 from app.codecs.elements import join_bytes
 from app.errors import InvalidInput
 from app.types import Array
 from models.codec_specs import AudioCodecSpec
-from models.handlers import declared_tensors
 from models.tensors import Dimension, TensorSpec
+from tests.handlers import declared
 from tests.unit.models.manifests import make_manifest, spec
 from tests.unit.models.sounds import wav
 
@@ -82,7 +83,7 @@ def test_a_file_comes_alone_in_any_order(names: list[str]) -> None:
     assert len(items_of(codec, [given["audio"]], 4, Budget())) == 1
 
 
-TEXTS = declared_tensors({"text": ("bytes", (-1, 2))})
+TEXTS = DeclaredTensors(declared({"text": "bytes[-1,2]"}), ())
 
 
 @pytest.mark.parametrize(
@@ -115,3 +116,27 @@ def test_texts_of_a_handler_are_octets(data: Any) -> None:
 def test_texts_that_a_handler_does_not_take(data: Any, shape: tuple[int, ...], why: str) -> None:
     with pytest.raises(InvalidInput, match=why):
         arrays_of(TEXTS, [Tensor("text", "BYTES", shape, data)], 2)
+
+
+BOUNDS = DeclaredTensors(declared({"ids": "int64[-1,1<=n<=3] in 0..9", "at": "int64[-1,n]"}), ())
+
+
+@pytest.mark.parametrize(
+    ("ids", "at", "details"),
+    [
+        ([[1, 9], [0, 0]], [[0, 1], [0, 1]], None),
+        ([[1, 9], [10, 0]], [[0, 1], [0, 1]], {"index": 1, "input": "ids", "got": 10, "limit": 9}),
+        ([[1, 2, 3, 4]], [[0, 1]], {"input": "ids", "got": 4, "limit": 3}),
+        ([[1, 2]], [[0]], {"input": "at", "got": 1, "limit": 2}),
+    ],
+)
+def test_bounds_of_a_handler(ids: Any, at: Any, details: Any) -> None:
+    tensors = [
+        Tensor(name, "INT64", np.shape(rows), rows) for name, rows in (("ids", ids), ("at", at))
+    ]
+    if details is None:
+        assert arrays_of(BOUNDS, tensors, 2)["ids"].tolist() == ids
+        return
+    with pytest.raises(InvalidInput) as caught:
+        arrays_of(BOUNDS, tensors, 2)
+    assert caught.value.details[0].items() >= details.items()
