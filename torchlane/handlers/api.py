@@ -129,6 +129,8 @@ class Request(Content):
     def tensors(self) -> Mapping[str, np.ndarray[Any, Any]]:
         """The `inputs` that the handler declares, by name, each an array of its dtype.
 
+        Those of dtype `bytes` are arrays of objects, each of type bytes.
+
         They come by the Open Inference Protocol, as an .npz file, or as JSON with lists by name,
         such as `{"x": [[1, 2, 3, 4]]}`.
 
@@ -183,7 +185,9 @@ class Handler:
         max_batch_size: the most requests for one `predict_batch`.
         inputs: dtype and shape of each tensor of `Request.tensors` by name, such as `{"x":
             "float32[-1,4]"}`; axis 0 counts items and is -1, and so is any other axis of any size.
-            With them, clients of the Open Inference Protocol can call the handler.
+            Others are `1<=n<=512` within bounds, and integers may have a range, as in `"int64[-1,n]
+            in 0..49"`. The dtype of texts and files is `bytes`. With them, clients of the Open
+            Inference Protocol can call the handler.
         outputs: the same of the dict of arrays or lists that they get; `predict` returns it.
     """
 
