@@ -31,7 +31,7 @@ class Lazy(NamedTuple):
 class LongText(NamedTuple):
     """A string, as its octets in UTF-8."""
 
-    octets: memoryview
+    octets: memoryview | bytes  # mypyc fails on memoryview alone
 
 
 def json_pieces(value: object) -> Generator[bytes, None, None]:
@@ -46,7 +46,7 @@ def json_pieces(value: object) -> Generator[bytes, None, None]:
         yield from _list(value.values, is_lazy=True)
     elif isinstance(value, LongText):
         yield b'"'
-        for part in text_of(value.octets):
+        for part in text_of(memoryview(value.octets)):
             yield dumped(part)[1:-1]
         yield b'"'
     elif _cost(value, MAX_COST) <= MAX_COST:
