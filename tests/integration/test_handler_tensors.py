@@ -191,7 +191,7 @@ async def test_binary_tensors(server: Server, rows: int) -> None:
         (tensor([1, 2], datatype="INT64"), "input 'x' has the datatype 'INT64'"),
         (tensor([1, 2], shape=[1, 3]), "'x': expected float32 of shape [2], got shape [3]"),
         (tensor([1, 2], shape=[0, 2]), "the first axis, which counts the items, is 0"),
-        (tensor([1, 2], data=[1, 1e300]), "infinity, or a number too large for float32"),
+        (tensor([1, 2], data=[1, 1e300]), "item 0: 'x': NaN, infinity, or a number too large"),
         (tensor([1, 2]) | {"outputs": [{"name": "z"}]}, "there is no output 'z'"),
         (
             tensor([1, 2]) | {"outputs": [{"name": "y", "parameters": {"classification": 1}}]},

@@ -62,12 +62,6 @@ class Tensor(NamedTuple):
         end = high if self.below is None else f"<{self.below}"
         return f"{self.dtype}[{sizes}]" + f" in {low}..{end}" * (f"{low}{end}" != "")
 
-    def fits(self, shape: tuple[int, ...]) -> bool:
-        """Whether an array of this shape has its axes; ignores names."""
-        return len(shape) == 1 + len(self.axes) and all(
-            axis.least <= size <= axis.most for axis, size in zip(self.axes, shape[1:], strict=True)
-        )
-
 
 def read_tensors(texts: Mapping[str, str], what: str) -> dict[str, Tensor]:
     """Read `inputs` or `outputs` of a class.

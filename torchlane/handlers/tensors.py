@@ -24,6 +24,22 @@ class OutputsDiffer(Exception):
     """What a handler returned does not fit its `outputs`; the message is for its callers, too."""
 
 
+class OutOfBounds(ValueError):
+    """A size or a number is beyond its limit.
+
+    Args:
+        message: for callers.
+        name: of the tensor.
+        got: the size or number.
+        limit: that it is beyond.
+    """
+
+    def __init__(self, message: str, name: str, got: int, limit: int) -> None:
+        super().__init__(message)
+        detail: Mapping[str, str | int | float] = {"input": name, "got": int(got), "limit": limit}
+        self.details = (detail,)
+
+
 def arrays_in(content: Content, inputs: Mapping[str, Tensor]) -> dict[str, np.ndarray[Any, Any]]:
     """The arrays of a body, each of its declared dtype: an .npz file, or JSON with lists by name.
 
@@ -48,6 +64,8 @@ def arrays_in(content: Content, inputs: Mapping[str, Tensor]) -> dict[str, np.nd
         values = content.json()
     try:
         return _fitted(values, inputs, "the body")
+    except OutOfBounds as error:
+        raise InvalidInput(str(error), error.details) from error
     except ValueError as error:
         raise InvalidInput(str(error)) from error
 
@@ -104,12 +122,14 @@ def _check_together(
         for axis, size in zip(tensor.axes, arrays[name].shape[1:], strict=True):
             if axis.name is not None and sizes.setdefault(axis.name, size) != size:
                 other = sizes[axis.name]
-                raise ValueError(f"{name!r}: {axis.name!r} is {size}, but {other} in another axis")
+                told = f"{name!r}: {axis.name!r} is {size}, but {other} in another axis"
+                raise OutOfBounds(told, name, size, other)
     for name, tensor in tensors.items():
         array = arrays[name]
         if tensor.below is not None and array.size and array.max() >= sizes[tensor.below]:
-            told = f"where {tensor.below} is {sizes[tensor.below]}"
-            raise ValueError(f"{name!r}: expected {tensor}, {told}, got the number {array.max()}")
+            size, most = sizes[tensor.below], array.max()
+            told = f"{name!r}: expected {tensor}, where {tensor.below} is {size}, got {most}"
+            raise OutOfBounds(told, name, most, size - 1)
 
 
 def _array(name: str, value: Any, tensor: Tensor) -> np.ndarray[Any, Any]:
@@ -126,8 +146,7 @@ def _array(name: str, value: Any, tensor: Tensor) -> np.ndarray[Any, Any]:
         array = array.astype(tensor.dtype)
     if not is_bytes and array.dtype.kind not in KINDS[np.dtype(tensor.dtype).kind]:
         raise ValueError(f"{expected} values of {array.dtype}")
-    if not tensor.fits(array.shape):
-        raise ValueError(f"{expected} the shape {[*array.shape]}")
+    _check_shape(name, array.shape, tensor)
     if is_bytes:
         return array
     with np.errstate(over="ignore"):
@@ -135,7 +154,17 @@ def _array(name: str, value: Any, tensor: Tensor) -> np.ndarray[Any, Any]:
     if result.dtype.kind in "iu" and not np.array_equal(result, array):
         raise ValueError(f"{expected} numbers that are out of its range")
     if tensor.least is not None and result.min(initial=tensor.least) < tensor.least:
-        raise ValueError(f"{expected} the number {result.min()}")
+        raise OutOfBounds(f"{expected} {result.min()}", name, result.min(), tensor.least)
     if tensor.most is not None and result.max(initial=tensor.most) > tensor.most:
-        raise ValueError(f"{expected} the number {result.max()}")
+        raise OutOfBounds(f"{expected} {result.max()}", name, result.max(), tensor.most)
     return result
+
+
+def _check_shape(name: str, shape: tuple[int, ...], tensor: Tensor) -> None:
+    told = f"{name!r}: expected {tensor}, got the shape {[*shape]}"
+    if len(shape) != 1 + len(tensor.axes):
+        raise ValueError(told)
+    for axis, size in zip(tensor.axes, shape[1:], strict=True):
+        limit = min(max(size, axis.least), axis.most)
+        if size != limit:
+            raise OutOfBounds(told, name, size, limit)

@@ -135,6 +135,9 @@ BOUNDS = {
 }
 
 
+IDS = "'ids': expected int64[-1,1<=seq<=3] in 0..49, got"
+
+
 def test_request_within_bounds() -> None:
     body = json_of({"ids": [[0, 49]], "at": [[-1, 1]], "k": [[]]})
     found = arrays_in(Content(body, ""), read_tensors(BOUNDS, "inputs"))
@@ -142,25 +145,24 @@ def test_request_within_bounds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "why"),
+    ("changes", "why", "got", "limit"),
     [
-        (
-            {"ids": [[1, 2, 3, 4]]},
-            "'ids': expected int64[-1,1<=seq<=3] in 0..49, got the shape [1, 4]",
-        ),
-        ({"ids": [[]]}, "got the shape [1, 0]"),
-        ({"ids": [[1, 50]]}, "'ids': expected int64[-1,1<=seq<=3] in 0..49, got the number 50"),
-        ({"ids": [[-1, 0]]}, "got the number -1"),
-        ({"at": [[0]]}, "'at': 'seq' is 1, but 2 in another axis"),
-        ({"at": [[0, 2]]}, "in ..<seq, where seq is 2, got the number 2"),
-        ({"k": [[1, 2, 3]]}, "'k': expected int8[-1,-1<=2], got the shape [1, 3]"),
+        ({"ids": [[1, 2, 3, 4]]}, f"{IDS} the shape [1, 4]", 4, 3),
+        ({"ids": [[]]}, f"{IDS} the shape [1, 0]", 0, 1),
+        ({"ids": [[1, 50]]}, f"{IDS} 50", 50, 49),
+        ({"ids": [[-1, 0]]}, f"{IDS} -1", -1, 0),
+        ({"at": [[0]]}, "'at': 'seq' is 1, but 2 in another axis", 1, 2),
+        ({"at": [[0, 2]]}, "in ..<seq, where seq is 2, got 2", 2, 1),
+        ({"k": [[1, 2, 3]]}, "'k': expected int8[-1,-1<=2], got the shape [1, 3]", 3, 2),
     ],
 )
-def test_request_out_of_bounds(changes: Any, why: str) -> None:
+def test_request_out_of_bounds(changes: Any, why: str, got: int, limit: int) -> None:
     value = {"ids": [[1, 2]], "at": [[0, 1]], "k": [[1]]} | changes
     tensors = read_tensors(BOUNDS, "inputs")
-    with pytest.raises(InvalidInput, match=re.escape(why)):
+    with pytest.raises(InvalidInput, match=re.escape(why)) as caught:
         arrays_in(Content(json_of(value), ""), tensors)
+    (name,) = changes
+    assert caught.value.details == ({"input": name, "got": got, "limit": limit},)
     with pytest.raises(OutputsDiffer, match=re.escape(why)):
         outputs_of(value, tensors)
 
