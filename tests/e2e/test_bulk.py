@@ -157,6 +157,7 @@ def test_ten_random_kills_do_not_change_the_output(folder: Path) -> None:
     assert digest(folder / "out") == digest(folder / "whole")
 
 
+@pytest.mark.soak
 def test_full_shared_memory_ends_the_run(folder: Path) -> None:
     def limit_files() -> None:  # as a full /dev/shm does, but for this process only
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))

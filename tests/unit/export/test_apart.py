@@ -77,11 +77,12 @@ apart.prove, apart.time_and_publish = proving, timing"""
             1,
             "ended (SIGKILL); is memory short?",
         ),
-        (
+        pytest.param(
             [*INPUT, *QUICK],
             during_proof("(os.kill(os.getppid(), signal.SIGTERM), time.sleep(60))"),
             130,
             "nothing was written",
+            marks=pytest.mark.soak,
         ),
     ],
     ids=["unknown-variant", "killed", "interrupted"],
