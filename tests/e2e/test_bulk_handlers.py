@@ -158,7 +158,10 @@ def test_tables_and_files_become_bodies(folder: Path) -> None:
     ("name", "arguments", "mode", "code", "told"),
     [
         ("shop", (), "off", 2, "a handler, whose code runs only with TORCHLANE_HANDLERS=on"),
-        ("shop", ("--top-k", "3"), "on", 2, "--top-k is for models; shop/1 is a handler"),
+        pytest.param(
+            *("shop", ("--top-k", "3"), "on", 2, "--top-k is for models; shop/1 is a handler"),
+            marks=pytest.mark.soak,
+        ),
         pytest.param(
             *("broken", (), "on", 1, "the handler broken: ValueError: no such file"),
             marks=pytest.mark.soak,

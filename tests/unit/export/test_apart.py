@@ -70,7 +70,7 @@ apart.prove, apart.time_and_publish = proving, timing"""
 @pytest.mark.parametrize(
     ("options", "hook", "code", "message"),
     [
-        ([*INPUT, "--variants", "nope"], "", 2, "nope"),
+        pytest.param([*INPUT, "--variants", "nope"], "", 2, "nope", marks=pytest.mark.soak),
         (
             [*INPUT, *QUICK],
             during_proof("os.kill(os.getpid(), signal.SIGKILL)"),
