@@ -237,7 +237,7 @@ def create_app(
         redirect_slashes=False,  # the URL would have the caller's Host header, before any check
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
-    app.state.lifecycle = lifecycle  # for __main__, which begins the drain before the lifespan ends
+    app.state.lifecycle = lifecycle  # for __main__, which gives it to the `Server`
     app.state.metrics = metrics  # for __main__, which owns the log
     app.state.connection = connections_for(service)  # for uvicorn
     app.state.grpc = grpc  # for __main__, which binds its port or hands it connections

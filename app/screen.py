@@ -51,6 +51,9 @@ COMMON = frozenset(
         "default_model_kept",
         "default_model_missing",
         "folders_ignored",
+        "handler_loaded",
+        "handler_not_ready",
+        "handler_ready",
         "model_folder_unreadable",
         "model_loaded",
         "model_not_loaded",
@@ -98,6 +101,7 @@ class Screen:
             "default_model_missing": lambda event: f"Warning: {event['problem']}",
             "draining": _draining,
             "grpc_listens": self._grpc_listens,
+            "handler_loaded": self._handler_loaded,
             "listening": self._listening,
             "model_loaded": self._model_loaded,
             "model_not_loaded": _model_not_loaded,
@@ -138,18 +142,26 @@ class Screen:
         return {"event": name, LINE: text if color is None else f"{color}{text}{PLAIN}"}
 
     def _model_loaded(self, event: Event) -> str:
-        model = _spoken(event)
+        model = _spoken(event["model"])
         self._served[model] = None
         forms = " + ".join(str(form).replace(", ", " ") for form in event["forms"])
         precision = str(event["serves"]).partition("plan:")[2]  # a pinned variant says it itself
         what = f"{forms} ({precision})" if precision else forms
         return f"{model}: {what} in {event['seconds']:.1f} s"
 
+    def _handler_loaded(self, event: Event) -> str:
+        handler = _spoken(event["handler"])
+        self._served[handler] = None
+        processes, calls = event["processes"], ", ".join(event["calls"])
+        what = f"handler, {processes} process{'' if processes == 1 else 'es'}"
+        what += f", calls {calls}" if calls else ""
+        return f"{handler}: {what}, in {event['seconds']:.1f} s"
+
     def _model_on_demand(self, event: Event) -> None:  # a line for each would be hundreds
-        self._on_demand.add(_spoken(event))
+        self._on_demand.add(_spoken(event["model"]))
 
     def _model_retired(self, event: Event) -> str:
-        model = _spoken(event)
+        model = _spoken(event["model"])
         self._served.pop(model, None)
         self._on_demand.discard(model)
         return f"{model}: no longer served"
@@ -189,7 +201,7 @@ class Screen:
 
 def _model_not_loaded(event: Event) -> str:
     problem = str(event["problem"]).removeprefix(f"{event['model']}: ")
-    return f"{_spoken(event)}: not loaded: {problem}"
+    return f"{_spoken(event['model'])}: not loaded: {problem}"
 
 
 def _source_not_seen(event: Event) -> str:
@@ -198,12 +210,12 @@ def _source_not_seen(event: Event) -> str:
 
 def _fetched(event: Event) -> str:
     mb = event["downloaded_bytes"] / 1e6
-    return f"{_spoken(event)}: fetched, {mb:,.1f} MB in {event['seconds']:.1f} s"
+    return f"{_spoken(event['model'])}: fetched, {mb:,.1f} MB in {event['seconds']:.1f} s"
 
 
-def _spoken(event: Event) -> str:
-    """The model of an event: digits/1 as `digits 1`."""
-    return str(event["model"]).replace("/", " ")
+def _spoken(model: object) -> str:
+    """A version as a person writes it: digits/1 as `digits 1`."""
+    return str(model).replace("/", " ")
 
 
 def _listed(models: list[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, assert_never
 
 import numpy as np
 import torch
@@ -160,7 +160,9 @@ def load_form(
         return load_onnx(file, keep=all(spec.is_fixed for spec in inputs))
     if file_format == "openvino":
         return load_openvino(file, replicas)
-    return CompiledForm(load_package(file, device), inputs)
+    if file_format == "aotinductor":
+        return CompiledForm(load_package(file, device), inputs)
+    assert_never(file_format)
 
 
 def compute_in_float32() -> None:

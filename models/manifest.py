@@ -91,7 +91,7 @@ class NativeCode(Part):
 
 
 class Variant(Part):
-    """One executable form of the model in its own file.
+    """One file, or one for each stage, that runs the model.
 
     `optimized` is the parity of its form after `torch.jit.optimize_for_inference` at load; None: do
     not use that form. `native` is only for compiled code. `later_stages` are the files that run

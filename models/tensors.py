@@ -212,7 +212,7 @@ class TensorSpec(Part):
 
     def takes(self, shape: tuple[int, ...]) -> bool:
         """Whether an item of this shape fits and its free axes are within their bounds."""
-        return fits(self.axes, shape)
+        return shape == self.shape[1:] or fits(self.axes, shape)
 
 
 def fits(axes: Sequence[Axis], shape: tuple[int, ...]) -> bool:

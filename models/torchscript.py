@@ -45,7 +45,6 @@ def load_torchscript(
         module = read_torchscript(path, device)
         return _optimize(module) if optimized else module
 
-    # Graphs that a replica captures on a GPU belong to the module that they were captured from.
     on_cpu = device.type == "cpu"
     return _MODULES.get(
         file, (str(device), optimized), load, lambda module: on_cpu and not keeps_state(module)

@@ -2,7 +2,7 @@
 
 Nothing here waits: the transport reads the body and waits for the submission. A subclass reads and
 writes each protocol: `native/predictions.py`, `oip/infer.py`, `torchserve/predictions.py`, and
-subclasses of `text/body.py`, whose body names the model.
+subclasses of `text/body.py`, whose body names the model, and of `instances.py`, for rows.
 """
 
 from __future__ import annotations

@@ -28,7 +28,8 @@ from app.api.torchserve.dialect import TORCHSERVE
 from app.api.transport.asgi_predict import PredictionApp
 from app.metrics import OPENMETRICS
 
-DIALECTS = (NATIVE, OIP, TORCHSERVE, KSERVE, OPENAI, TEI, invocations())
+# The first one also has the paths that belong to none. `dialects_with` adds `invocations`.
+DIALECTS = (NATIVE, OIP, TORCHSERVE, KSERVE, OPENAI, TEI)
 
 
 class PredictRoute(APIRoute):
@@ -52,7 +53,7 @@ class PredictRoute(APIRoute):
         await self.application(scope, receive, send)
 
 
-def dialects_with(predict_route: str | None, health_route: str | None) -> Dialects:
+def dialects_with(predict_route: str | None = None, health_route: str | None = None) -> Dialects:
     """All protocols, with the paths that a platform calls.
 
     Args:
@@ -62,7 +63,7 @@ def dialects_with(predict_route: str | None, health_route: str | None) -> Dialec
     Raises:
         ValueError: if a prediction in another form has the first path.
     """
-    taken = Dialects(DIALECTS).endpoints.at((predict_route or "").encode())
+    taken = dialects_with().endpoints.at(predict_route.encode()) if predict_route else None
     if taken is not None:
         if taken.call not in (InstancesCall, InvocationsCall):
             raise ValueError(
@@ -70,7 +71,7 @@ def dialects_with(predict_route: str | None, health_route: str | None) -> Dialec
                 "have another form: choose another, such as /invocations"
             )
         predict_route = None
-    return Dialects((*DIALECTS[:-1], invocations(predict_route, health_route)))
+    return Dialects((*DIALECTS, invocations(predict_route, health_route)))
 
 
 def add_routes(
@@ -112,7 +113,7 @@ def add_routes(
     _add_health(app, service)
     add_docs_page(app)
     add_page(app, service, shown=shows_page)
-    if health_route is not None and all(health_route not in each.probes for each in DIALECTS):
+    if health_route is not None and health_route not in dialects_with().probes:
         add_probe(app, service, health_route, "platform_health")
     _check_own(app, "POST", "TORCHLANE_PREDICT_ROUTE", predict_route, PREDICT)
     _check_own(app, "GET", "TORCHLANE_HEALTH_ROUTE", health_route, HEALTH)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Generator, Iterator, Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import cast
 
@@ -201,10 +202,14 @@ def npy_file(name: str, rows: Sequence[Array], *, many: bool) -> File:
 
 def _npy_head(rows: Sequence[Array], *, many: bool) -> bytes:
     """The beginning of an .npy file, before the bytes of its equal rows, or of the only one."""
-    buffer = io.BytesIO()
     shape = (len(rows), *rows[0].shape) if many else rows[0].shape
-    dtype = rows[0].dtype.newbyteorder("<")
-    described = {"descr": dtype.str, "fortran_order": False, "shape": shape}
+    return _npy_head_of(rows[0].dtype.newbyteorder("<").str, shape)
+
+
+@lru_cache(maxsize=256)  # few are different
+def _npy_head_of(dtype: str, shape: tuple[int, ...]) -> bytes:
+    buffer = io.BytesIO()
+    described = {"descr": dtype, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(buffer, described)
     return buffer.getvalue()
 

@@ -85,6 +85,7 @@ class TensorCodec:
             if NATIVE_READER is not None and NumberReader.can_read(spec):
                 self._reader = NumberReader(spec, NATIVE_READER)
                 self._signature = self._reader.signature  # one tuple, compared by identity
+            self._is_fixed = spec.is_fixed
             if spec.is_fixed:
                 self.media_types = (OCTET_STREAM, NPY, NPZ)
                 self._item_bytes = spec.item_bytes
@@ -107,7 +108,7 @@ class TensorCodec:
                     value = None
             if self._categories:
                 value = self._categories[spec.name].indices(value)
-            arrays = {spec.name: numbers_of(spec, value, flat=spec.is_fixed)}
+            arrays = {spec.name: numbers_of(spec, value, flat=self._is_fixed)}
             self.check_together(arrays)
             return self.item(arrays)
         names = [spec.name for spec in self._inputs]

@@ -109,7 +109,7 @@ class Admission:
         *,
         foreseen: bool = False,
     ) -> None:
-        """Return if a request is admitted.
+        """Admit a request, or raise an error.
 
         Args:
             queue: the queue of its model.
@@ -139,7 +139,7 @@ class Admission:
     def foresee(
         self, queue: ModelQueue, fresh: Sequence[Load], deadline: float, lag_s: float, now: float
     ) -> None:
-        """Return if items are predicted to be answered by their deadline.
+        """Check that items are predicted to be answered by their deadline.
 
         Args:
             queue: the queue of their model.

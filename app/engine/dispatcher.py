@@ -162,20 +162,20 @@ class Dispatcher:
             return None
         pool = pools[0]
         idle = pool.idle(queue.model)
-        if idle and idle[0].is_called and len(pools) > 1:  # it may prove a version for long
+        if idle and idle[0].runs_a_load and len(pools) > 1:  # it may prove a version for long
             others = pools[1].idle(queue.model)
-            if others and not others[0].is_called:
+            if others and not others[0].runs_a_load:
                 pool, idle = pools[1], others
         if idle:
             if queue.grows(now):
                 self._wake_s = 0.0
                 return None
-            return self._whole(queue, pool, idle, now)
+            return self._for_idle(queue, pool, idle, now)
         queue.gathering_since = None
         batch = self._ahead(queue, pools[0], now)
         return batch if batch is not None or len(pools) == 1 else self._spilled(queue, pools, now)
 
-    def _whole(
+    def _for_idle(
         self, queue: ModelQueue, pool: Pool, idle: list[Replica], now: float
     ) -> Batch | None:
         """A batch for an idle replica: of the shape that is due first, if it need not wait."""
@@ -286,7 +286,7 @@ class Dispatcher:
             now,
             cost.expected_s(len(tickets), length),
             prefetched=replica.busy,
-            undisturbed=not replica.is_called,  # no load runs in its thread
+            undisturbed=not replica.runs_a_load,
             serving=replica.models[queue.model],
             spills=spilled_at is not None,
         )

@@ -142,7 +142,7 @@ class Pool:
         if len(free) < 2:
             return free
         # A batch on a replica that proves a new version would wait for its forward, or forever.
-        return [replica for replica in free if not replica.is_called] or free
+        return [replica for replica in free if not replica.runs_a_load] or free
 
     def working(self, queue: ModelQueue, now: float) -> list[Track]:
         """The replicas that serve the model, without those that are overdue and may hang."""

@@ -268,7 +268,7 @@ class TicketQueue:
             return self._with_asked(lambda shape: len(shape.tickets))
         return [Load(len(shape.tickets), group[1]) for group, shape in self._shapes.items()]
 
-    def ahead(self, deadline: float) -> list[Load]:
+    def due_before(self, deadline: float) -> list[Load]:
         """Waiting tickets due no later than a deadline, which are done before such a ticket."""
         if self._asked:
             return self._with_asked(

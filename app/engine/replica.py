@@ -98,11 +98,11 @@ class Replica:
             and self._overlaps
             and self.serves(model)
             and self.models[model].prefetches
-            and not self.is_called
+            and not self.runs_a_load
         )
 
     @property
-    def is_called(self) -> bool:
+    def runs_a_load(self) -> bool:
         """Whether work other than a batch, such as a load, runs or waits in its thread."""
         return bool(self._calls)
 

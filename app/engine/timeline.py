@@ -165,7 +165,7 @@ class Timeline:
         pools = self.pools if len(self.pools) == 1 else self.ordered(queue, now)
         if self._is_idle(queue, pools) or self._is_ample(queue, pools, fresh, left_s, now):
             return True
-        loads, fills_up = [*queue.tickets.ahead(deadline), *fresh], False
+        loads, fills_up = [*queue.tickets.due_before(deadline), *fresh], False
         if len(fresh) == 1 and len(loads) <= 2 and loads[0].length == fresh[0].length:
             loads, fills_up = [Load(sum([each.items for each in loads]), fresh[0].length)], True
         works = [

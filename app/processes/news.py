@@ -18,7 +18,14 @@ LOG = structlog.get_logger(__name__)
 MOST_BYTES = 4096  # of an event; a socket takes so few bytes whole or not at all
 MOST_KNOWN = 1024  # events that only some of the workers have had
 READ_BYTES = 65_536
-SAME = ("event", "model", "problem", "reasons", "names")  # the fields by which events are equal
+SAME = (
+    "event",
+    "model",
+    "handler",
+    "problem",
+    "reasons",
+    "names",
+)  # the fields by which events are equal
 
 
 def pass_on(descriptor: int, worker: int, level: str, event: Mapping[str, object]) -> bool:

@@ -38,7 +38,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # After the last answer, open connections have this long to send their next request and get a 503:
 # closing at once would cut off clients that are sending.
 LINGER_S = 1.0
-RESERVE = 0.2  # share of the budget
+RESERVE = 0.2  # share of the budget, for writing answers and closing backends
 DATE_S = 1.0  # how often the Date header is renewed
 LOOP_HANGS = 4  # times the limit of a forward
 LEAST_HANG_S = 5.0  # the loop itself blocks for a second while torch loads a large file

@@ -367,7 +367,7 @@ class LoadedModels:
         ]
 
     def split(self, name: str) -> Split | None:
-        """The shares of a model's or handler's versions; None if it has no weights, or none."""
+        """The shares of a model's or handler's versions; None if they have no weights."""
         return self._splits.get(name)
 
     def resolve(self, name: str | None = None, version: int | None = None) -> LoadedModel:

@@ -86,7 +86,9 @@ class RegisteredModel(Store):
                 continue
             data = (await files.read(name, MAX_MANIFEST_BYTES)).data
             if name == MANIFEST_FILE:
-                named = _parsed(_Named, data, f"{self.url}: no {MANIFEST_FILE} of ours: {ADVICE}")
+                named = _parsed(
+                    _Named, data, f"{self.url}: its {MANIFEST_FILE} is not Torchlane's: {ADVICE}"
+                )
                 self._folder, self._files = f"{named.model}/{named.version}", files
             yield Entry(f"{self._folder}/{name}", hashlib.sha256(data).hexdigest())
 

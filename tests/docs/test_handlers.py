@@ -70,7 +70,9 @@ async def test_a_pipeline_of_sklearn(tmp_path: Path, monkeypatch: pytest.MonkeyP
     async with serving(Path("artifacts"), handlers="on") as api:
         for call, answer in zip(calls, told, strict=True):
             body = flower if call[-1] == "@flower.json" else call[-1]
-            found = await api.client.post(call[2].removeprefix(":8000"), content=body)
+            (headers,) = (dict([each.split(": ")]) for each in call if each.startswith("Content-"))
+            path = call[2].removeprefix(":8000")
+            found = await api.client.post(path, content=body, headers=headers)
             assert found.json() == answer
 
 

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+import grpc
 import httpx
 import pytest
 
@@ -89,15 +90,31 @@ def test_admin_and_metrics_paths_are_blocked(tmp_path: Path) -> None:
             return client.get(f"{found.balancer.url}{path}", headers=headers).status_code
 
         blocked = ("/admin", "/admin/", "/admin/reload", "/%61dmin", "/metrics", "/metrics?x")
-        for path in (*blocked, "/models/m/shadow"):
+        for path in (*blocked, "/models/m/shadow", "/v2/repository/models/m/load"):
             assert status(path) == 404
         assert found.counts() == [0]
-        for path in ("/administrator", "/metricsfoo", "/models/metrics", "/models/shadow"):
+        for path in ("/administrator", "/metricsfoo", "/models/shadow", "/v2/repository/index"):
             assert status(path) == 200
         assert status("/models", **{"x-forwarded-for": "192.0.2.1"}) == 200
         assert found.fakes[0].seen[-1]["X-Forwarded-For"] == "192.0.2.1"
         many = {f"x-{number}": "1" for number in range(110)}
         assert status("/models", **many) == 431  # of the fake, which takes 100: it got them
+
+
+@pytest.mark.parametrize("method", ["RepositoryModelLoad", "RepositoryModelUnload"])
+def test_grpc_calls_that_change_one_server_are_blocked(tmp_path: Path, method: str) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    with (
+        faked(tmp_path, 1, grpc_bind=address, grpc_port=str(free_port())),
+        grpc.insecure_channel(address) as channel,
+    ):
+        call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+            f"/inference.GRPCInferenceService/{method}"
+        )
+        with pytest.raises(grpc.RpcError) as caught:
+            call(b"", wait_for_ready=True, timeout=20)
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        assert "call it at the address of that server" in str(caught.value.details())
 
 
 def test_full_or_stopping_servers_hand_over_requests(tmp_path: Path) -> None:

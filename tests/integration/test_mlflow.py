@@ -237,7 +237,7 @@ def written(folder: Path, files: dict[str, str]) -> Path:
     [
         ({"MLmodel": "flavors: {}", "model.pkl": ""}, "is a model in MLflow's own format"),
         ({"weights": ""}, "is no artifact, without a manifest.json: register the folder"),
-        ({"manifest.json": "{}"}, "no manifest.json of ours"),
+        ({"manifest.json": "{}"}, "its manifest.json is not Torchlane's"),
     ],
 )
 async def test_what_is_no_artifact_is_refused(

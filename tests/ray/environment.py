@@ -1,4 +1,4 @@
-"""An environment with Ray, on top of ours: its packages are none of ours (`make ray-env`)."""
+"""An environment with Ray, on top of this checkout's; its packages are in no extra."""
 
 from __future__ import annotations
 

@@ -21,6 +21,15 @@ MAX_PARTS = 1000  # of a form
 MAX_DETAILS = 20  # of problems that pydantic finds
 MAX_PART_HEAD_BYTES = 16 << 10
 BLANKS_AND_LINE = re.compile(rb"[ \t]*\r\n")
+# What common clients send. The email package reads all other forms of these headers, and takes ten
+# times as long: a third of the time of a handler that only passes a picture on.
+PLAIN_TYPE = re.compile(rf"{FORM}; ?boundary=([A-Za-z0-9'+_./-]{{1,70}})", re.IGNORECASE)
+PLAIN_HEAD = re.compile(
+    rb'content-disposition: form-data; name="([ -!#-<>-\[\]-~]*)"'
+    rb'(?:; filename="([ -!#-<>-\[\]-~]*)")?'  # no quotes, no backslashes, no encoded words
+    rb"(?:\r\ncontent-type: ([a-z0-9.+/-]+))?\r\n",
+    re.IGNORECASE,
+)
 
 
 class InvalidInput(ValueError):
@@ -208,7 +217,9 @@ def _parameter(header: str, name: str) -> str:
 
 def _parts(body: bytes, media_type: str) -> Iterator[Part]:
     """The parts of a form (RFC 7578 and 2046), without copying a line of it."""
-    boundary = _parameter(media_type, "boundary").encode("latin-1", "replace")
+    plain = PLAIN_TYPE.fullmatch(media_type)
+    parameter = plain[1] if plain else _parameter(media_type, "boundary")
+    boundary = parameter.encode("latin-1", "replace")
     if not media_type.lower().startswith(FORM) or not boundary:
         raise InvalidInput(f"the body is no form ({FORM} with a boundary)")
     delimiter = b"\r\n--" + boundary
@@ -220,9 +231,17 @@ def _parts(body: bytes, media_type: str) -> Iterator[Part]:
         head_end = piece.find(b"\r\n\r\n", line.end() - 2 if line else 0)
         if line is None or not 0 <= head_end <= MAX_PART_HEAD_BYTES:
             raise InvalidInput("a part of the form has no headers")
-        fields = BytesHeaderParser(policy=HTTP).parsebytes(piece[line.end() : head_end + 2])
-        name = fields.get_param("name", None, "content-disposition")
-        if name is None:
-            raise InvalidInput("a part of the form has no name")
-        media = str(fields.get("content-type", ""))
-        yield Part(str(name), fields.get_filename("") or "", media, piece[head_end + 4 :])
+        yield Part(*_named(piece[line.end() : head_end + 2]), piece[head_end + 4 :])
+
+
+def _named(head: bytes) -> tuple[str, str, str]:
+    """Name, filename and media type by the headers of a part."""
+    plain = PLAIN_HEAD.fullmatch(head)
+    if plain:
+        name, filename, media = ((each or b"").decode("ascii") for each in plain.groups())
+        return name, filename.strip(), media
+    fields = BytesHeaderParser(policy=HTTP).parsebytes(head)
+    parameter = fields.get_param("name", None, "content-disposition")
+    if parameter is None:
+        raise InvalidInput("a part of the form has no name")
+    return str(parameter), fields.get_filename("") or "", str(fields.get("content-type", ""))

@@ -37,6 +37,7 @@ class ServedModels:
     def __init__(self, service: Service, versions: Mapping[str, int]) -> None:
         self._service = service
         self._versions = versions
+        self._nobody = InnerCaller(None)
 
     def call(
         self, request: HandlerRequest | None, call: ModelCall, reply: Callable[[CallReply], None]
@@ -76,10 +77,9 @@ class ServedModels:
             if left_s <= 0:
                 raise DeadlineExceeded(LATE)
             fields[b"x-torchlane-timeout-ms"] = b"%f" % (left_s * 1000)
-        if isinstance(outer, HandlerCall):
-            caller = InnerCaller(outer.who or InnerCaller(None))
-        else:  # `setup`, or an example: nobody has called
-            caller = InnerCaller(None)
+        caller = self._nobody  # `setup` and examples have no caller
+        if isinstance(outer, HandlerCall) and outer.who is not None:
+            caller = InnerCaller(outer.who)
         inner: Call = endpoint.call(service, endpoint, fields, caller)
         inner.is_sent_always = True
         if isinstance(outer, HandlerCall):  # all its calls get versions for the same user
@@ -93,7 +93,7 @@ class ServedModels:
     def _begun(self, inner: Call, body: bytes, request: HandlerRequest | None) -> Submission:
         engine = self._service.engine
         request_id = b"" if request is None else request.request_id.encode("latin-1", "replace")
-        engine.takes_inner_calls = True  # the handler's own request was accepted
+        engine.takes_inner_calls = True  # also in a drain: the handler's request was accepted
         try:
             submission = inner.begin(body, request_id)
         finally:

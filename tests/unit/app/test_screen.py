@@ -61,6 +61,13 @@ def test_a_start_and_a_stop() -> None:
         {"event": "grpc_listens", "address": "127.0.0.1", "port": 8001},
         LOADED,
         LOADED | {"model": "minilm/3", "serves": "variant:script", "forms": ["script"]},
+        {
+            "event": "handler_loaded",
+            "handler": "shop/1",
+            "calls": ["digits", "minilm"],
+            "processes": 2,
+            "seconds": 0.3,
+        },
         {"event": "ready", "workers": 2},
         draining,
         {"event": "stopped"},
@@ -68,7 +75,11 @@ def test_a_start_and_a_stop() -> None:
     assert lines == [
         "digits 1: compiled + script optimized at load (bfloat16) in 0.8 s",
         "minilm 3: script in 0.8 s",
-        "Ready in 1.2 s: http://127.0.0.1:8000 (digits 1, minilm 3; 2 workers; gRPC on port 8001)",
+        "shop 1: handler, 2 processes, calls digits, minilm, in 0.3 s",
+        (
+            "Ready in 1.2 s: http://127.0.0.1:8000 "
+            "(digits 1, minilm 3, shop 1; 2 workers; gRPC on port 8001)"
+        ),
         STOPPING,
     ]
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.api.dialect import Dialects
 from app.api.endpoints import MAX_PATHS
-from app.api.routes import DIALECTS
+from app.api.routes import DIALECTS, dialects_with
 
 
 @pytest.mark.parametrize(
@@ -30,7 +29,7 @@ from app.api.routes import DIALECTS
 def test_prediction_paths_are_recognized(
     url: bytes, route: str, many: bool, name: str | None, version: str | None
 ) -> None:
-    found = Dialects(DIALECTS).endpoints.at(url)
+    found = dialects_with().endpoints.at(url)
     assert found is not None
     assert (found.route, found.many, found.name, found.version) == (route, many, name, version)
     assert found.top_k == (5 if b"?" in url else None)
@@ -55,11 +54,11 @@ def test_prediction_paths_are_recognized(
     ],
 )
 def test_other_paths_are_not_recognized(url: bytes) -> None:
-    assert Dialects(DIALECTS).endpoints.at(url) is None
+    assert dialects_with().endpoints.at(url) is None
 
 
 def test_number_of_remembered_paths_is_limited() -> None:
-    endpoints = Dialects(DIALECTS).endpoints
+    endpoints = dialects_with().endpoints
     first = [endpoints.at(b"/models/m%d/predict" % n) for n in range(2 * MAX_PATHS)]
     again = [endpoints.at(b"/models/m%d/predict" % n) for n in range(2 * MAX_PATHS)]
     assert again == first
@@ -69,7 +68,7 @@ def test_number_of_remembered_paths_is_limited() -> None:
 
 def test_a_protocol_owns_its_paths() -> None:
     """Otherwise their errors would have the form of another protocol."""
-    dialects = Dialects(DIALECTS)
+    dialects = dialects_with()
     for dialect, endpoints in dialects.served:
         routes = [each.route for each in endpoints]
         assert all(dialects.of_route(route) is dialect for route in routes), routes

@@ -7,9 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from app.api.dialect import Dialects
 from app.api.errors import FORM, error_answer
-from app.api.routes import DIALECTS
+from app.api.routes import dialects_with
 from app.errors import BackendFailed, InvalidInput, ModelNotReady, Overloaded, TorchlaneError
 
 FULL = Overloaded("full", retry_after_s=0.25)
@@ -63,7 +62,7 @@ FULL = Overloaded("full", retry_after_s=0.25)
     ],
 )
 def test_shape_and_status(path: str, error: TorchlaneError, status: int, body: Any) -> None:
-    found, headers, content = error_answer({FORM: Dialects(DIALECTS).of_route(path).errors}, error)
+    found, headers, content = error_answer({FORM: dialects_with().of_route(path).errors}, error)
     assert (found, orjson.loads(content)) == (status, body)
     fields = dict(headers)
     assert fields.get(b"retry-after") == (b"1" if error is FULL else None)

@@ -161,7 +161,7 @@ async def test_a_slower_pool_is_used_while_the_fast_device_proves_a_version(
 ) -> None:
     s = devices(GPU, CPU)
     proves = property(lambda replica: replica is s.replicas[0])  # in its thread
-    monkeypatch.setattr(SimulatedReplica, "is_called", proves)
+    monkeypatch.setattr(SimulatedReplica, "runs_a_load", proves)
     asked = s.ask("m")
     await s.run(1.0)
     assert asked.answer == 2 * asked.number

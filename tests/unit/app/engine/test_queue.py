@@ -112,7 +112,7 @@ def test_tickets_leave_in_deadline_order() -> None:
         queue.submit(ticket)
     queue.retime(made[9], 4)
     queue.withdraw(made[3.5])
-    assert queue.ahead(4) == [Load(2)]
+    assert queue.due_before(4) == [Load(2)]
     groups = queue.shapes()[0].groups
     first, _ = queue.take(groups, 2, 0.0)
     assert first == [made[3], made[9]]

@@ -207,7 +207,7 @@ async def test_batches_run_between_parts_of_a_load() -> None:
 
     installing = asyncio.create_task(replica.install(ModelId("m", 2), OnDevice, prove))
     await asyncio.to_thread(begun.wait)
-    assert replica.is_called
+    assert replica.runs_a_load
     calling = asyncio.create_task(replica.call(lambda: order.append("call")))
     await asyncio.sleep(0)
     done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -277,7 +277,7 @@ class TestLostThread:
             asyncio.create_task(replica.call(lambda: None)),
             asyncio.create_task(replica.call(lambda: None)),
         ]
-        await until(lambda: replica.is_called)
+        await until(lambda: replica.runs_a_load)
         removing = asyncio.create_task(replica.remove(MODEL))
         await asyncio.sleep(0)
         replica.give_up_thread(ReplicaHangs("it hangs"))

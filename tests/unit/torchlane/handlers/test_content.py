@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from PIL import Image
 
 from torchlane.handlers.api import Request
@@ -95,6 +97,35 @@ def test_parts_of_a_form_keep_every_byte() -> None:
     assert (file.body, file.filename, file.media_type) == (body, "a b.png", "image/png")
     assert [each.text() for each in parts["n"]] == ["1", ""]
     assert parts["n"][0].json() == 1
+
+
+TEXTS = st.text(st.characters(min_codepoint=32, max_codepoint=126, exclude_characters='"\\'))
+
+
+@given(
+    name=TEXTS,
+    filename=st.none() | TEXTS,
+    media_type=st.sampled_from(["", "image/png"]),
+)
+@example(name="=?utf-8?q?=41?=", filename="=?utf-8?q?=41?=", media_type="")
+@example(name="%41", filename="a; b=c", media_type="")
+def test_common_headers_are_read_like_any_other(
+    name: str, filename: str | None, media_type: str
+) -> None:
+    head = f'Content-Disposition: form-data; name="{name}"'
+    head += "" if filename is None else f'; filename="{filename}"'
+    head += f"\r\nContent-Type: {media_type}" if media_type else ""
+    parts = form((head.encode(), b"1"), (b"A: b\r\n" + head.encode(), b"1")).form
+    common, other = (part for each in parts.values() for part in each)
+    read = [(part.name, part.filename, part.media_type) for part in (common, other)]
+    assert read[0] == read[1]
+
+
+@pytest.mark.parametrize("boundary", ["xx", '"xx"', '"xx"; charset=utf-8', "XX", '"x:x"', '"x x"'])
+def test_boundaries(boundary: str) -> None:
+    plain = boundary.split(";", maxsplit=1)[0].strip('"').encode()
+    body = b"--" + plain + b"\r\n" + NAMED + b"\r\n\r\n1\r\n--" + plain + b"--\r\n"
+    assert request(body, f"multipart/form-data;boundary={boundary}").text() == "1"
 
 
 @pytest.mark.parametrize(
