@@ -306,7 +306,6 @@ def _files(folder: Path) -> list[Path]:
     return [*(folder / "repository" / "own").rglob("*")]
 
 
-@pytest.mark.soak
 async def test_one_that_loads_the_archives_model_gets_the_served_one(
     server: Listening, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -97,7 +97,6 @@ def test_rows_beyond_the_count_are_0() -> None:
         assert (outputs["scores"][index, :count] > shapes.LEAST_SCORE).all()
 
 
-@pytest.mark.soak
 def test_one_epoch_finds_some_shapes() -> None:
     """It ends at 0.19, the whole training at 0.998."""
     short = dataclasses.replace(shapes.TRAINING, epochs=1)
