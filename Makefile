@@ -37,13 +37,17 @@ CHAOS_ROUND ?=
 CHAOS_ARGS ?=
 MISHAPS_ARGS ?=
 
+# The pip that Python brings takes three times as long to find these packages. hatchling builds the editable package; an
+# environment of its own for that would take as long as to find all of them.
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || \
 	  { echo "Python 3.11, 3.12 or 3.13 is needed: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=26'
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
 	  --no-deps $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) torch
-	TORCHLANE_PURE=1 $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt hatchling
+	TORCHLANE_PURE=1 $(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[dev]'
 	@touch $@
 
 # Builds machine code of the current sources if there is none; if that fails, prints one line with the reason.

@@ -41,6 +41,8 @@ BUILDS = ".builds"
 KEPT = 4  # builds, for example those of other branches
 LINK = ".compiled"
 HELD = "constraints.txt"  # in each build: locked while a server runs from it
+# Of the C compiler; .ci/run, which measures nothing, sets 0: half of the time.
+LEVEL = os.environ.get("MYPYC_OPT_LEVEL", "3")
 INSTALL = "install g++ and Python's headers (Debian: apt install g++ python3-dev)"
 # Everything that a request passes through, except prometheus_client's part and most codecs, which
 # leave the work to numpy, Pillow and tokenizers.
@@ -276,9 +278,9 @@ def _link(root: Path, folder: Path) -> None:
 
 
 def digest(root: Path) -> str:
-    """Return a digest of all that a server imports, compiled or not, and of this Python."""
+    """Return a digest of all that a server imports, compiled or not, of this Python and `LEVEL`."""
     this_python = (sys.version, sysconfig.get_platform(), platform.libc_ver())
-    found = hashlib.sha256(repr(this_python).encode())
+    found = hashlib.sha256(repr((*this_python, LEVEL)).encode())
     for file in _sources(root):
         content = file.read_bytes()
         found.update(f"{file.relative_to(root).as_posix()} {len(content)}\n".encode())
@@ -421,7 +423,7 @@ def _build() -> None:
             [*("--config-file", "pyproject.toml", "--cache-dir", f"{scratch}/mypy"), *sources],
             group_name=prefix.replace("/", ".") + "torchlane",  # names the shared library
             target_dir=scratch,
-            opt_level="3",
+            opt_level=LEVEL,
             debug_level="0",
         )
         made += [
@@ -429,7 +431,7 @@ def _build() -> None:
                 file.removesuffix(".cpp").replace("/", "."),
                 [file],
                 language="c++",
-                extra_compile_args=["-std=c++17", "-O3", "-g0"],
+                extra_compile_args=["-std=c++17", f"-O{LEVEL}", "-g0"],
                 py_limited_api=True,
             )
             for file in native

@@ -55,11 +55,14 @@ HERE = Path(__file__).parent
 # A file runs in one worker. The longest ones begin first; else the other workers would wait for
 # them at the end.
 LONGEST = (
-    "docs/test_gallery.py",
     "chaos/test_chaos.py",
     "e2e/test_curl.py",  # with its repository, for which others wait
     "clients/test_inference_clients.py",
     "deploy/test_wheel.py",
+    "integration/test_mlflow.py",
+    "integration/test_hub.py",
+    "e2e/test_unread_output.py",
+    "e2e/test_hangs.py",
     "docs/test_tutorial.py",
     "unit/app/handlers/test_answers.py",
     "unit/export/training/test_train.py",

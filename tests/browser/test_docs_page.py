@@ -58,6 +58,7 @@ def test_docs_page_shows_and_calls_every_operation_below_a_prefix(
     assert {f"{root}/health/ready", f"{root}/predict"} <= set(visit.tabs[0].requests)
 
 
+@pytest.mark.soak
 def test_docs_page_lists_real_models_in_dark_mode(server: Server, visit: Visits) -> None:
     page = visit(server.url, "/docs", color_scheme="dark")
     body = execute(page, "#operations-model_double-predict_by_model_double", '"prediction"')
@@ -68,7 +69,7 @@ def test_docs_page_lists_real_models_in_dark_mode(server: Server, visit: Visits)
     assert f"{server.url}/models/double/predict" in visit.tabs[0].requests
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.soak)])
 def test_axe_finds_no_serious_problem(
     server: Server, visit: Visits, scheme: Literal["light", "dark"]
 ) -> None:

@@ -118,6 +118,7 @@ def test_a_model_waits_for_the_one_that_is_loaded(visit: Visits, server: Server)
     expect(options).to_have_text(["minilm (loading)", "pairwise (waiting for minilm)"])
 
 
+@pytest.mark.soak
 def test_digests_are_shortened(visit: Visits, server: Server) -> None:
     page = visit(server.url)
     problem = f"script.pt has SHA-256 {'0123456789ab' * 5}cdef"
@@ -129,6 +130,7 @@ def test_digests_are_shortened(visit: Visits, server: Server) -> None:
     expect(reason).to_have_attribute("title", problem)
 
 
+@pytest.mark.soak
 def test_weights_and_those_without_effect_are_shown(visit: Visits, server: Server) -> None:
     page = visit(server.url)
     problem = "not served, but with a weight: digits 9"
@@ -192,6 +194,7 @@ def test_an_administrator_steers_a_release(visit: Visits, tmp_path: Path) -> Non
         page.goto("about:blank")  # its live data would end with the server, which is a complaint
 
 
+@pytest.mark.soak
 def test_what_a_version_takes_is_shown(visit: Visits, server: Server) -> None:
     page = visit(server.url, expected={404})
     model = {"default": False, "state": "ready", "version": 1}
@@ -216,6 +219,7 @@ def test_what_a_version_takes_is_shown(visit: Visits, server: Server) -> None:
         expect(page.locator(f"{version(page, name)} .reason")).to_contain_text(text)
 
 
+@pytest.mark.soak
 def test_versions_are_compared_side_by_side(visit: Visits, server: Server) -> None:
     """By what they did since the server started, whoever watched."""
     page = visit(server.url, expected={404})
@@ -249,6 +253,7 @@ def test_versions_are_compared_side_by_side(visit: Visits, server: Server) -> No
     expect(rows.nth(1).locator("td.number").first).to_be_hidden()
 
 
+@pytest.mark.soak
 def test_a_shadow_is_shown(visit: Visits, server: Server) -> None:
     page = visit(server.url)
     shadow = {"version": 3, "share": 0.1, "problem": None, "compared": 0, "agreement": None}
@@ -266,6 +271,7 @@ def test_a_shadow_is_shown(visit: Visits, server: Server) -> None:
     expect(card).not_to_contain_text("Shadow")
 
 
+@pytest.mark.soak
 def test_an_empty_repository_says_how_to_fill_it(visit: Visits, server: Server) -> None:
     page = visit(server.url)
     models_of(page, [])
@@ -274,6 +280,7 @@ def test_an_empty_repository_says_how_to_fill_it(visit: Visits, server: Server) 
     expect(page.locator("#panel-try")).to_contain_text("torchlane adopt")
 
 
+@pytest.mark.soak
 def test_an_error_disappears_after_a_successful_read(visit: Visits, server: Server) -> None:
     page = visit(server.url, expected={503})
     failed = {"error": "busy", "code": "overloaded", "details": [{"loc": ["body"]}]}
@@ -292,6 +299,7 @@ def test_an_error_disappears_after_a_successful_read(visit: Visits, server: Serv
         expect(panel.get_by_role("alert")).to_have_count(0)
 
 
+@pytest.mark.soak
 def test_the_plan_and_the_report_are_shown(visit: Visits, server: Server) -> None:
     page = visit(server.url, "/#models")
     digits = page.get_by_role("region", name="Model digits")
@@ -321,6 +329,7 @@ def test_the_report_is_downloaded_when_keys_are_set(
         page.goto("about:blank")  # its live data would end with the server, which is a complaint
 
 
+@pytest.mark.soak
 def test_known_progress_is_shown_as_a_bar(visit: Visits, server: Server) -> None:
     """A load as the server tells it, whatever it was when it was asked."""
     status = {"version": 1, "state": "loading", "problem": None, "step": "warm", "seconds": 3.2}

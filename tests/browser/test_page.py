@@ -77,6 +77,7 @@ def background(page: Page) -> list[int]:
     return levels[:3]
 
 
+@pytest.mark.soak
 def test_axe_finds_no_serious_problem_in_a_question(visit: Visits, guarded: Server) -> None:
     page = visit(guarded.url, "/#models", expected={401})
     use_key(page, ALL_KEY)
@@ -107,6 +108,7 @@ def test_a_problem_that_axe_finds_is_reported(visit: Visits, server: Server) -> 
     assert any(each.startswith("button-name") for each in serious(Axe(), page))
 
 
+@pytest.mark.soak
 def test_a_narrow_screen_needs_no_horizontal_scrolling(visit: Visits, server: Server) -> None:
     page = visit(server.url, viewport={"width": 360, "height": 740})
     for view in VIEWS:
@@ -151,6 +153,7 @@ def test_the_page_keeps_the_key_in_memory_only(visit: Visits, guarded: Server) -
     expect(dialog).to_be_visible()
 
 
+@pytest.mark.soak
 def test_a_predict_key_sees_which_scopes_are_missing(visit: Visits, guarded: Server) -> None:
     page = visit(guarded.url, expected={401, 403})
     use_key(page, PREDICT_KEY)

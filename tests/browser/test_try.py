@@ -120,6 +120,7 @@ def test_equal_pictures_of_a_batch_are_computed_once(
         assert server.metric("torchlane_items_computed_total") == 3
 
 
+@pytest.mark.soak
 def test_boxes_are_where_they_were_drawn(visit: Visits, server: Server) -> None:
     page = visit(server.url)
     centre = page.get_by_label("Centre the drawing")
@@ -153,6 +154,7 @@ def test_an_invalid_input_shows_the_servers_error(visit: Visits, server: Server)
     expect(page.get_by_role("alert").first).to_contain_text(wrong.json()["error"])
 
 
+@pytest.mark.soak
 def test_an_output_that_is_a_picture_is_shown(visit: Visits, server: Server) -> None:
     page = visit(server.url)
     choose(page, "segments")
@@ -162,6 +164,7 @@ def test_an_output_that_is_a_picture_is_shown(visit: Visits, server: Server) -> 
     assert size == SIDE
 
 
+@pytest.mark.soak
 def test_a_mask_that_cannot_be_drawn_is_shown_as_numbers(visit: Visits, server: Server) -> None:
     page = visit(server.url, expected={406})
     choose(page, "segments")
@@ -181,6 +184,7 @@ def test_labels_are_never_rendered_as_html(visit: Visits, server: Server) -> Non
     assert page.locator("img[src=x]").count() == 0
 
 
+@pytest.mark.soak
 def test_any_matrix_of_an_output_can_be_selected(visit: Visits, server: Server) -> None:
     page = visit(server.url)
     page.evaluate(

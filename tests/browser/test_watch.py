@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import httpx
+import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.chromium import Visits
@@ -158,6 +159,7 @@ def test_devices_and_failures_are_shown(visit: Visits, server: Server) -> None:
     assert shown(page, "Rejections and failures", "overloaded") == 12
 
 
+@pytest.mark.soak
 def test_the_headline_has_the_colour_of_the_worst_error(visit: Visits, server: Server) -> None:
     replicas = [
         {"name": f"cpu#{at}", "device": "cpu", "ready": True, "busy_share": busy}
@@ -180,6 +182,7 @@ def test_the_headline_has_the_colour_of_the_worst_error(visit: Visits, server: S
         expect(reason).to_contain_text("The ")
 
 
+@pytest.mark.soak
 def test_a_lost_connection_clears_the_numbers(visit: Visits, server: Server) -> None:
     page = watch(visit, server, [SNAPSHOT], ends=True)
     expect(page.get_by_role("status").first).to_contain_text("Disconnected")
@@ -188,6 +191,7 @@ def test_a_lost_connection_clears_the_numbers(visit: Visits, server: Server) -> 
     expect(page.get_by_role("region", name="Replicas")).to_be_hidden()
 
 
+@pytest.mark.soak
 def test_an_idle_server_says_how_to_send_a_request(visit: Visits, server: Server) -> None:
     idle = {**SNAPSHOT, "requests": {**REQUESTS, "per_s": 0.0}}
     page = watch(visit, server, [idle])
@@ -197,6 +201,7 @@ def test_an_idle_server_says_how_to_send_a_request(visit: Visits, server: Server
     expect(busy.get_by_text("No requests in this time")).to_be_hidden()
 
 
+@pytest.mark.soak
 def test_only_the_chosen_minutes_are_shown(visit: Visits, server: Server) -> None:
     sent = [{**SNAPSHOT, "at": 1000.0 + at} for at in range(0, 600, 10)]
     sent[20]["requests"] = {**REQUESTS, "failed_per_s": {"overloaded": 4.0}}
@@ -209,6 +214,7 @@ def test_only_the_chosen_minutes_are_shown(visit: Visits, server: Server) -> Non
     expect(overloaded).to_contain_text("Retry-After")
 
 
+@pytest.mark.soak
 def test_what_was_refused_before_the_page_was_opened_is_explained(
     visit: Visits, server: Server
 ) -> None:
@@ -224,6 +230,7 @@ def test_what_was_refused_before_the_page_was_opened_is_explained(
     expect(page.locator("dt:has-text('model_not_found') + dd")).to_contain_text("no such model")
 
 
+@pytest.mark.soak
 def test_the_slowest_version_is_marked(visit: Visits, server: Server) -> None:
     model = {"items_per_s": 4.0, "batches_per_s": 2.0, "batch_items": 2.0, "queue_items": 0}
     rates = {"hit_per_s": 1.0, "miss_per_s": 3.0, "joined_per_s": 0.0, "queue_ms": 1.0}
@@ -245,6 +252,7 @@ def test_the_slowest_version_is_marked(visit: Visits, server: Server) -> None:
     expect(cells).to_have_text(["9.96 ms", "4 (2 %)", "4", "1 ms", "5 ms", "2", "25 %"])
 
 
+@pytest.mark.soak
 def test_hovering_moves_nothing(visit: Visits, server: Server) -> None:
     sent = [{**SNAPSHOT, "at": 1000.0 + at} for at in range(60)]
     failed = {"overloaded": 12345.0, "deadline_exceeded": 3.0, "rate_limited": 1.0}
@@ -281,6 +289,7 @@ def test_a_drawing_error_does_not_end_the_connection(visit: Visits, server: Serv
     assert drawn == [["no room"] * 3, SNAPSHOT["at"]]  # connecting, live, lost
 
 
+@pytest.mark.soak
 def test_a_failed_chart_library_load_is_retried(visit: Visits, server: Server) -> None:
     page = visit(server.url, expected={503})
     page.route("**/uPlot.iife.min.js", lambda route: route.fulfill(status=503))

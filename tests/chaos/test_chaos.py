@@ -23,6 +23,7 @@ ALWAYS = {"poison", "rows lost", "rows gained", "out of memory", "nan", "slow"}
         pytest.param(
             ChaosPlan(SEED + 1, 600, workers=2, cache_bytes=0, hangs=False, switches=False),
             id="one is killed",
+            marks=pytest.mark.soak,
         ),
     ],
 )

@@ -7,6 +7,7 @@ import pytest
 from tests.chaos.mishaps import main
 
 
+@pytest.mark.soak
 def test_what_happens_around_a_server_changes_no_answer(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -77,6 +77,7 @@ def test_the_capacity_is_measured(runner: Runner) -> None:
     assert list((runner.folder / "reports").rglob("*.html"))  # what the next step uploads
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_the_load_tests_exit_code_is_the_jobs(runner: Runner) -> None:
     """On a ready server, with a report to upload."""

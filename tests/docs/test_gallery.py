@@ -31,7 +31,7 @@ ADOPT = [".venv/bin/torchlane", "adopt"]
 # The variants and batches of such models are tested elsewhere, each for seconds.
 QUICK = {"--threads": "1", "--max-batch-size": "2"}
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.soak,
     pytest.mark.timeout(900),  # the server needs a dozen models
     pytest.mark.filterwarnings("ignore:SSD always returns"),  # torchvision's, at each forward
 ]

@@ -52,6 +52,7 @@ def picture() -> bytes:
     return file.getvalue()
 
 
+@pytest.mark.soak
 async def test_a_pipeline_of_sklearn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -161,6 +162,7 @@ class Net(nn.Module):
         return torch.stack([(ids == each).sum(1).float() for each in (1, 2)], dim=1)
 
 
+@pytest.mark.soak
 async def test_an_archive_of_torchserve_before_and_after(tmp_path: Path) -> None:
     written(tmp_path)
     (tmp_path / "text.txt").write_text("good good bad so")

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 from rich.console import Console
@@ -60,6 +61,7 @@ class Words(nn.Module):
         return (words * mask.unsqueeze(2)).sum(1)[:, :3]
 
 
+@pytest.mark.soak
 def test_learned_limits_turn_wrong_inputs_into_422(tmp_path: Path) -> None:
     torch.jit.save(torch.jit.script(Words().eval()), str(tmp_path / "words.pt"))
     made = adopt(

@@ -32,6 +32,7 @@ def small(tmp_path: Path) -> Path:
 
 @pytest.mark.skipif(usable_cores() < 2, reason="on one core there is one process")
 class TestAutomaticWorkers:
+    @pytest.mark.soak
     def test_a_small_model_gets_several_workers(self, small: Path, log: Path) -> None:
         wanted = min(usable_cores(), 4)
         asked = {"devices": "auto", "workers": "auto", "log_format": "json"}

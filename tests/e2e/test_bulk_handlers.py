@@ -134,6 +134,7 @@ def test_a_killed_run_leaves_no_process_and_resumes(folder: Path) -> None:
     assert sorted(digest(folder / "out")) == [f"part-0000{n}.parquet" for n in range(8)]
 
 
+@pytest.mark.soak
 def test_tables_and_files_become_bodies(folder: Path) -> None:
     (folder / "in.csv").write_text('x,name,id,kind\n3,"a ""b""",7,new\n4,,8,old\n')
     code, told = scored(folder, "shop", "in.csv", "--out", "cells", "--keep", "kind")
@@ -157,8 +158,14 @@ def test_tables_and_files_become_bodies(folder: Path) -> None:
     ("name", "arguments", "mode", "code", "told"),
     [
         ("shop", (), "off", 2, "a handler, whose code runs only with TORCHLANE_HANDLERS=on"),
-        ("shop", ("--top-k", "3"), "on", 2, "--top-k is for models; shop/1 is a handler"),
-        ("broken", (), "on", 1, "the handler broken: ValueError: no such file"),
+        pytest.param(
+            *("shop", ("--top-k", "3"), "on", 2, "--top-k is for models; shop/1 is a handler"),
+            marks=pytest.mark.soak,
+        ),
+        pytest.param(
+            *("broken", (), "on", 1, "the handler broken: ValueError: no such file"),
+            marks=pytest.mark.soak,
+        ),
     ],
 )
 def test_what_cannot_run_is_refused(

@@ -17,7 +17,11 @@ WORKERS = pytest.mark.parametrize("workers", ["1", "2"])
 
 
 @pytest.mark.parametrize(
-    ("name", "workers"), [("wrong key", "1"), ("chunks of one byte, unknown path", "2")]
+    ("name", "workers"),
+    [
+        ("wrong key", "1"),
+        pytest.param("chunks of one byte, unknown path", "2", marks=pytest.mark.soak),
+    ],
 )
 def test_a_flood_starves_nobody(models: Path, name: str, workers: str) -> None:
     """Without turns, others wait for as long as the flood lasts; a stop drains during it."""

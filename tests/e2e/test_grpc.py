@@ -90,6 +90,7 @@ def test_several_workers_share_the_connections(models: Path, tmp_path: Path) -> 
     assert "Traceback" not in log.read_text()
 
 
+@pytest.mark.soak
 def test_servers_that_start_together_never_share_a_port(models: Path, tmp_path: Path) -> None:
     shared, logs = str(free_port()), [tmp_path / f"log-{number}" for number in range(2)]
     settings = {"grpc_port": shared, "model_dir": str(models), "workers": "2"}
@@ -142,6 +143,7 @@ def flood(port: int) -> None:
     asyncio.run(send())
 
 
+@pytest.mark.soak
 def test_a_flood_of_calls_ends_nothing(models: Path, tmp_path: Path) -> None:
     """Others are answered during it, and a stop is in time."""
     port = free_port()

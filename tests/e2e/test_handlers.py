@@ -58,6 +58,7 @@ class Processes(torchlane.Handler):
 """
 
 
+@pytest.mark.soak
 def test_each_worker_has_processes_of_its_own(tmp_path: Path) -> None:
     models = tmp_path / "models"
     write_handler(models, "processes", 1, PROCESSES, [asks(0, {})], entry="processes:Processes")

@@ -15,6 +15,7 @@ from tests.e2e.server import PLAIN, free_port, running, start_process
 pytestmark = pytest.mark.skipif(usable_cores() < 2, reason="on one core there is no choice")
 
 
+@pytest.mark.soak
 def test_the_chosen_layout_is_logged_and_used(models: Path, tmp_path: Path) -> None:
     with running(models, tmp_path / "log", devices="auto") as server:
         (told,) = server.events("cpu_layout_measured")

@@ -62,6 +62,7 @@ def test_snapshots_count_all_workers(models: Path, tmp_path: Path) -> None:
         assert all(each > 1 for each in by_replica.values())
 
 
+@pytest.mark.soak
 def test_the_server_prints_the_pages_url(models: Path, tmp_path: Path) -> None:
     with running(models, tmp_path / "log", workers="2", host="0.0.0.0", page="on") as server:
         (url,) = (told["url"] for told in server.events("page"))

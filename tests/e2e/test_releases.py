@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import httpx
+import pytest
 import torch
 from torch import nn
 
@@ -89,6 +90,7 @@ def test_workers_agree_and_roll_back_together(tmp_path: Path) -> None:
         assert state(server) == "rolled_back"
 
 
+@pytest.mark.soak
 def test_a_version_with_other_answers_goes_back_in_its_first_step(tmp_path: Path) -> None:
     models, file = publish(tmp_path, Differs()), tmp_path / "models.toml"
     rules = "stop_if = { agreement_below = 0.98, min_requests = 10 }"
@@ -109,6 +111,7 @@ def test_a_version_with_other_answers_goes_back_in_its_first_step(tmp_path: Path
         assert server.metric("torchlane_release_rolled_back") == 1
 
 
+@pytest.mark.soak
 def test_every_worker_shows_what_all_have_kept(tmp_path: Path) -> None:
     models, file = publish(tmp_path, Differs()), tmp_path / "models.toml"
     shadow = "shadow = { version = 3, share = 1, keep = 100 }"

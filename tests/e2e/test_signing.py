@@ -53,6 +53,7 @@ def test_only_the_signed_artifact_is_served(project: Path) -> None:
         assert found["signed_by"] in server.log  # as one of those that are trusted
 
 
+@pytest.mark.soak
 def test_an_invalid_trusted_key_prevents_the_start(project: Path, tmp_path: Path) -> None:
     process = start_process(
         tmp_path / "log",

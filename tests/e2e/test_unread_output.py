@@ -95,11 +95,13 @@ def test_hanging_process_ends_although_its_pipe_is_full(models: Path, log: Path)
             assert server.exit_code() == signal.SIGALRM
 
 
+@pytest.mark.soak
 def test_closed_streams_stop_nothing(models: Path, log: Path) -> None:
     with log.open("wb") as file, started(models, log, file.fileno(), "app 2>&- >&- <&-") as server:
         is_served(server)
 
 
+@pytest.mark.soak
 def test_output_that_fails_stops_nothing(models: Path, log: Path) -> None:
     with (
         open("/dev/full", "wb") as full,

@@ -38,7 +38,7 @@ def mounted(folder: Path, options: str) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-@pytest.fixture(params=["full", "missing"])
+@pytest.fixture(params=["full", pytest.param("missing", marks=pytest.mark.soak)])
 def unusable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """A temporary folder in which nothing can be written."""
     folder = tmp_path / "unusable"
@@ -89,6 +89,7 @@ def test_a_killed_server_leaves_no_files(
     assert not list((tmp_path / "scratch").iterdir())
 
 
+@pytest.mark.soak
 def test_servers_with_the_same_metrics_folder_count_apart(
     models: Path, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

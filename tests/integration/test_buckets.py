@@ -65,7 +65,7 @@ def gs_url(google_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return f"gs://{name}/models"
 
 
-@pytest.fixture(params=["s3", "az", "gs"])
+@pytest.fixture(params=["s3", pytest.param("az", marks=pytest.mark.soak), "gs"])
 def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> StoreUrl:
     """An empty folder in a bucket; emulators have no certificates."""
     options = client_options()

@@ -226,6 +226,7 @@ async def test_an_image_classifier_uses_the_served_model(server: Listening, tmp_
     assert "net.pt" not in {path.name for path in _files(tmp_path)}
 
 
+@pytest.mark.soak
 async def test_a_text_classifier_has_files_of_its_own_and_batches(
     server: Listening, tmp_path: Path
 ) -> None:
@@ -252,6 +253,7 @@ async def test_a_text_classifier_has_files_of_its_own_and_batches(
     assert max(many["predictions"][1], key=many["predictions"][1].get) == "green"
 
 
+@pytest.mark.soak
 async def test_a_detector_runs_the_archives_own_eager_model(
     server: Listening, tmp_path: Path
 ) -> None:
@@ -283,6 +285,7 @@ async def test_a_function_alone_chooses_types_and_statuses(
     assert (wrong.status, wrong.json()["message"]) == (422, "what is wrong?")
 
 
+@pytest.mark.soak
 async def test_one_that_overrides_preprocess_uses_the_served_model(
     server: Listening, tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ from tests.artifacts import write_artifact
 from tests.e2e.server import Server, running
 from tests.perfetto.engine import Opened, opened
 
+pytestmark = pytest.mark.soak
 SECRET, LINE = make_key("ops", ["admin", "predict"])
 KEY = {"authorization": f"Bearer {SECRET}"}
 CALLERS = 4

@@ -70,18 +70,19 @@ apart.prove, apart.time_and_publish = proving, timing"""
 @pytest.mark.parametrize(
     ("options", "hook", "code", "message"),
     [
-        ([*INPUT, "--variants", "nope"], "", 2, "nope"),
+        pytest.param([*INPUT, "--variants", "nope"], "", 2, "nope", marks=pytest.mark.soak),
         (
             [*INPUT, *QUICK],
             during_proof("os.kill(os.getpid(), signal.SIGKILL)"),
             1,
             "ended (SIGKILL); is memory short?",
         ),
-        (
+        pytest.param(
             [*INPUT, *QUICK],
             during_proof("(os.kill(os.getppid(), signal.SIGTERM), time.sleep(60))"),
             130,
             "nothing was written",
+            marks=pytest.mark.soak,
         ),
     ],
     ids=["unknown-variant", "killed", "interrupted"],

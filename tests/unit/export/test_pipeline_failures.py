@@ -106,6 +106,7 @@ runpy.run_module("export", run_name="__main__")
 
 
 class TestProcess:
+    @pytest.mark.soak
     def test_a_full_disk_leaves_nothing(self, tmp_path: Path) -> None:
         """A file size limit, which a writer sees as a full disk."""
         out = tmp_path / "out"

@@ -91,6 +91,7 @@ print(resident() - before)
 """
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.skipif(
     sys.platform != "linux" or not torch.ops.mkldnn._is_mkldnn_bf16_supported(),

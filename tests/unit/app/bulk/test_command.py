@@ -96,6 +96,7 @@ WRONG: list[tuple[Callable[[], object], list[str], int, str]] = [
     (bool, ["double", "-", "in.csv"], 2, "- is standard input, and cannot be combined"),
     (lambda: Path("in.txt").touch(), ["double", "in.txt"], 2, "has no format that can be read"),
     (bool, ["double", "s3://bucket/in.csv"], 2, "the input s3:// is not supported, only local"),
+    (bool, ["double", "in.csv", "--out", "s3://b/o"], 2, "argument --out: s3:// is not supported"),
     (mixed, ["double", "in.parquet"], 2, "the inputs have several formats"),
     (lambda: Path("in.parquet").touch(), ["double", "in.parquet"], 1, "cannot be read as Parquet"),
     (cut_off, ["double", "in.parquet"], 1, "in.parquet is damaged"),

@@ -11,8 +11,11 @@ from pydantic import JsonValue
 from export.errors import UsageError
 from export.options.payloads import add_categories
 from export.reading.categories import read_categories, with_names, with_ranges
+from export.reading.codecs import with_categories
 from export.reading.declared import read_inputs
 from models.categories import MAX_CATEGORIES, Categories
+from models.codec_specs import TensorCodecSpec
+from models.tensors import TensorSpec
 
 FILE = "Oslo\r\nRoma \n75001\n"
 
@@ -84,3 +87,14 @@ def test_an_input_without_a_range_gets_that_of_the_indices() -> None:
 )
 def test_examples_have_names(example: JsonValue, inputs: list[str], text: JsonValue) -> None:
     assert with_names(example, inputs, [Categories(input="c", names=("a", "b"))]) == text
+
+
+def test_a_codec_of_numbers_takes_the_categories_of_its_inputs() -> None:
+    colours = Categories(input="colour", names=("red", "blue"))
+    inputs = [TensorSpec(name="colour", dtype="int64", shape=(-1,))]
+    codec = with_categories(TensorCodecSpec(labels=("a", "b")), [colours], inputs)
+    assert codec == TensorCodecSpec(labels=("a", "b"), categories=(colours,))
+    assert with_categories(codec, [], inputs) is codec
+    elsewhere = [TensorSpec(name="x", dtype="int64", shape=(-1,))]
+    with pytest.raises(UsageError, match=r"^--categories: .*colour"):
+        with_categories(TensorCodecSpec(), [colours], elsewhere)

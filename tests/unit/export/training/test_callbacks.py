@@ -79,6 +79,7 @@ def test_a_callback_ends_a_run_before_its_first_step(tmp_path: Path) -> None:
     assert "stopped after step 0 of 64: a callback ended it before the first step" in printed
 
 
+@pytest.mark.soak
 def test_a_callback_of_one_process_ends_all(tmp_path: Path) -> None:
     options = ("--devices", 2, "--accelerator", "cpu")
     assert "stopped after step 8 of 64" in runs.train("stopped-by-one", tmp_path, *options)

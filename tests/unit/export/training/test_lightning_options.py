@@ -101,6 +101,7 @@ ALL = (
 )
 
 
+@pytest.mark.soak
 def test_a_killed_run_resumes_with_the_same_curve(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
