@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
+from python_multipart.multipart import parse_options_header
 
 from torchlane.handlers.api import Request
 from torchlane.handlers.content import InvalidInput
@@ -102,23 +103,51 @@ def test_parts_of_a_form_keep_every_byte() -> None:
 TEXTS = st.text(st.characters(min_codepoint=32, max_codepoint=126, exclude_characters='"\\'))
 
 
-@given(
-    name=TEXTS,
-    filename=st.none() | TEXTS,
-    media_type=st.sampled_from(["", "image/png"]),
-)
-@example(name="=?utf-8?q?=41?=", filename="=?utf-8?q?=41?=", media_type="")
-@example(name="%41", filename="a; b=c", media_type="")
-def test_common_headers_are_read_like_any_other(
+@given(name=TEXTS, filename=st.none() | TEXTS, media_type=st.sampled_from(["", "image/png"]))
+@example(name="=?utf-8?q?=41?=", filename="%41; b=c", media_type="text/plain; charset=utf-8")
+def test_parts_have_the_names_that_models_read(
     name: str, filename: str | None, media_type: str
 ) -> None:
-    head = f'Content-Disposition: form-data; name="{name}"'
-    head += "" if filename is None else f'; filename="{filename}"'
-    head += f"\r\nContent-Type: {media_type}" if media_type else ""
-    parts = form((head.encode(), b"1"), (b"A: b\r\n" + head.encode(), b"1")).form
-    common, other = (part for each in parts.values() for part in each)
-    read = [(part.name, part.filename, part.media_type) for part in (common, other)]
-    assert read[0] == read[1]
+    disposition = f'form-data; name="{name}"'
+    disposition += "" if filename is None else f'; filename="{filename}"'
+    head = f"Content-Disposition: {disposition}\r\nContent-Type: {media_type}"
+    (part,) = form((head.encode(), b"1")).form[name]
+    assert part.media_type == media_type
+    assert part.filename == (filename or "")
+    assert parse_options_header(disposition)[1][b"name"].decode() == name
+
+
+@pytest.mark.parametrize(
+    ("head", "filename"),
+    [
+        (b'content-disposition:form-data;name=n;filename="a\\"b\\\\c"', 'a"b\\c'),
+        (b'A: b\r\nContent-Disposition: form-data; name="n"; filename="\xc3\xa4" ;', "\xe4"),
+        (b"Content-Disposition: form-data; filename*=utf-8''x; name=n", ""),
+        (b"Content-Disposition: form-data; name*=utf-8''m; NAME=n; filename=x", "x"),
+    ],
+)
+def test_rarer_headers_of_a_part(head: bytes, filename: str) -> None:
+    (part,) = form((head, b"1")).form["n"]
+    assert part.filename == filename
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b'Content-Disposition: form-data; name="a"; name="b"',
+        b'Content-Disposition: form-data; name="a"\r\nContent-Disposition: form-data; name="b"',
+        b'Content-Disposition: form-data; name="a',
+        b"Content-Disposition: form-data; name=a; b",
+        b"Content-Disposition: form-data; name*=utf-8''m",
+        b"Content-Disposition: form-data; name=" + b"(" * 3000 + b"; " * 400 + b"(",
+        b"no header",
+        b"Content-Disposition: form-data; name=a" + b"".join(b"\r\nX%d: 1" % n for n in range(8)),
+        b"Content-Disposition: form-data; name=a\r\nX: " + b"1" * 4096,
+    ],
+)
+def test_a_part_has_one_name_in_headers_within_limits(head: bytes) -> None:
+    with pytest.raises(InvalidInput, match=r"the parameter|malformed|no name|no headers"):
+        _ = form((head, b"1")).form
 
 
 @pytest.mark.parametrize("boundary", ["xx", '"xx"', '"xx"; charset=utf-8', "XX", '"x:x"', '"x x"'])
