@@ -18,6 +18,7 @@ LINE = "line"  # the field of a whole line, printed as it is
 LISTED = 5  # models in the line that says that the server is ready
 RED, BOLD, PLAIN = "\x1b[31m", "\x1b[1m", "\x1b[0m"
 COLORS = {
+    "handler_not_ready": RED,
     "listening": BOLD,
     "model_not_loaded": RED,
     "not_ready": RED,
@@ -102,6 +103,8 @@ class Screen:
             "draining": _draining,
             "grpc_listens": self._grpc_listens,
             "handler_loaded": self._handler_loaded,
+            "handler_not_ready": _handler_not_ready,
+            "handler_ready": lambda event: f"{_spoken(event['handler'])}: ready again",
             "listening": self._listening,
             "model_loaded": self._model_loaded,
             "model_not_loaded": _model_not_loaded,
@@ -202,6 +205,10 @@ class Screen:
 def _model_not_loaded(event: Event) -> str:
     problem = str(event["problem"]).removeprefix(f"{event['model']}: ")
     return f"{_spoken(event['model'])}: not loaded: {problem}"
+
+
+def _handler_not_ready(event: Event) -> str:
+    return f"{_spoken(event['handler'])}: not ready: {event['problem']}"
 
 
 def _source_not_seen(event: Event) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from app.codecs.answers import npy_file
@@ -15,6 +16,7 @@ from app.codecs.values import check_values
 from app.errors import HandlerOutputs, InvalidInput, PayloadTooLarge
 from app.types import Array, Arrays
 from models.tensors import TensorSpec
+from torchlane.handlers.elements import MAX_ELEMENTS
 
 
 class Unpacked(NamedTuple):
@@ -48,7 +50,11 @@ class DeclaredTensors:
         self.item_elements = sum(math.prod(spec.item_shape) for spec in texts)
         self.shared_sizes = SharedSizes(self.inputs)
         self._shared_outputs = SharedSizes(self.outputs)
-        self._files = tuple(map(_on_the_way, self.outputs))
+        self._files = tuple(map(_file_spec, self.outputs))
+
+    def most_elements(self, items: int) -> int:
+        """How many elements of bytes a request with this many items may have."""
+        return min(self.item_elements * items, MAX_ELEMENTS)
 
     def packed(self, arrays: Arrays) -> bytes:
         """The body of a request, an .npz file.
@@ -77,7 +83,7 @@ class DeclaredTensors:
         return tensors
 
 
-def _on_the_way(spec: TensorSpec) -> TensorSpec:
+def _file_spec(spec: TensorSpec) -> TensorSpec:
     """A tensor in a file: bytes are their octets."""
     if spec.dtype != "bytes":
         return spec
@@ -87,10 +93,13 @@ def _on_the_way(spec: TensorSpec) -> TensorSpec:
 def _unpacked(spec: TensorSpec, array: Array) -> Unpacked:
     if spec.dtype != "bytes":
         return Unpacked(array.shape, array)
-    count = sum(1 for _ in elements_of(repr(spec.name), array.data))
+    most = MAX_ELEMENTS + 1
+    count = sum(1 for _ in islice(elements_of(repr(spec.name), array.data), most))
+    if count == most:
+        raise InvalidInput(f"{spec.name!r}: more than {MAX_ELEMENTS} elements")
     of_item = math.prod(spec.item_shape)
     if count % of_item:
         raise InvalidInput(
-            f"{spec.name!r}: {count} elements are no whole number of items, which have {of_item}"
+            f"{spec.name!r}: {count} elements do not fill whole items of {of_item} elements"
         )
     return Unpacked((count // of_item, *spec.item_shape), array)

@@ -17,7 +17,7 @@ from tests.docs.blocks import blocks, curl_blocks
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(1800)]
 THREE = ROOT / "docs/three.png"
-LOAD_S = 3.0
+LOAD_S = 10.0
 USERS = 16
 RECOVERY_LIMIT_S = 60.0
 DRAIN_CONNECTIONS = 24

@@ -214,7 +214,7 @@ async def test_wrong_requests(server: Server, asked: Any, why: str) -> None:
         (-2, "the handler's answer must have arrays or lists by name"),
         (
             -3,
-            "the handler's outputs: 'y': NaN, infinity, or a number too large",
+            "'y': expected float32[-1,2], got NaN, infinity or a number",
         ),
         (-5, "'n': expected int64[-1], got values of float64"),
     ],

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple, TypeGuard
 
 from torchlane.handlers.api import NO_CONTENT, CallFailed, Request
 from torchlane.handlers.content import InvalidInput
-from torchlane.handlers.declarations import Tensor
+from torchlane.handlers.declarations import BYTES, Tensor
+from torchlane.handlers.elements import as_texts
 from torchlane.handlers.encoding import Encoded, NotAcceptable, encode_answer, npz_of
 from torchlane.handlers.frames import FROM_HANDLER_BYTES, meta_of
-from torchlane.handlers.plain import NotUtf8, json_of
+from torchlane.handlers.plain import json_of
 from torchlane.handlers.tensors import NPZ, OutputsDiffer, outputs_of
 
 MAX_MESSAGE = 2000  # characters
@@ -53,7 +54,8 @@ def answer_of(value: Any, request: Request, outputs: Mapping[str, Tensor]) -> An
         if request.wants_tensors:
             status, encoded = 200, Encoded(NPZ, npz_of(outputs_of(value, outputs)))
         else:
-            status, encoded = encode_answer(value, "" if request.is_item else request.accept)
+            accept = "" if request.is_item else request.accept
+            status, encoded = encode_answer(_with_texts(value, outputs), accept)
         if len(encoded.body) > FROM_HANDLER_BYTES:
             raise ValueError(
                 f"the answer has {len(encoded.body)} bytes, the limit is {FROM_HANDLER_BYTES}"
@@ -61,8 +63,6 @@ def answer_of(value: Any, request: Request, outputs: Mapping[str, Tensor]) -> An
         if request.is_item and status != NO_CONTENT:
             _check_item(encoded.media_type, encoded.body)
         return Answer(meta_of({"status": status, "media_type": encoded.media_type}), encoded.body)
-    except NotUtf8 as error:
-        return failure_of(_not_json(error, outputs))
     except BaseException as error:  # of users' code: ends their request alone
         return failure_of(error)
 
@@ -77,20 +77,25 @@ def item_of(value: Any, request: Request, outputs: Mapping[str, Tensor]) -> byte
     """
     if request.wants_tensors:
         return npz_of(outputs_of(value, outputs))
+    return json_of(_with_texts(value, outputs))
+
+
+def _with_texts(value: Any, outputs: Mapping[str, Tensor]) -> Any:
+    """What a handler returned, for JSON: bytes of declared outputs are texts.
+
+    Raises:
+        NotAcceptable: they are not UTF-8.
+    """
+    texts = {name for name, tensor in outputs.items() if tensor.dtype == BYTES}
+    if not texts or not isinstance(value, Mapping):
+        return value
     try:
-        return json_of(value)
-    except NotUtf8 as error:
-        raise _not_json(error, outputs) from error
-
-
-def _not_json(error: NotUtf8, outputs: Mapping[str, Tensor]) -> Exception:
-    """What to say of bytes in JSON: callers of a handler that declares its outputs can choose."""
-    if not outputs:
-        return error
-    return NotAcceptable(
-        "the answer has bytes that are not UTF-8, which JSON needs; call the handler by the Open "
-        "Inference Protocol, and request binary data"
-    )
+        return {name: as_texts(each) if name in texts else each for name, each in value.items()}
+    except UnicodeDecodeError as error:
+        raise NotAcceptable(
+            "the answer has bytes that are not UTF-8, which JSON needs; call the handler by the "
+            "Open Inference Protocol, and request binary data"
+        ) from error
 
 
 def failure_of(error: BaseException) -> Answer:

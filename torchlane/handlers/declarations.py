@@ -1,6 +1,7 @@
 """The tensors that a handler declares, such as `inputs = {"x": "float32[-1,4]"}`.
 
-The text of a tensor is that of `torchlane adopt --input`.
+The text of a tensor is that of `torchlane adopt --input`, without `or nan`. A handler's process may
+not import `models`, which has the same rules for what a manifest declares.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def _tensor(name: object, text: object, what: str) -> Tensor:
         raise ValueError(
             f"{what} is {text!r:.80}; write a dtype and sizes, such as 'float32[-1,4]': the first "
             "one counts the items and is -1; others are numbers, -1 if any size fits, or 1<=n<=512 "
-            "within these bounds, the same wherever n stands. Integers may have a range, as in "
+            "within these bounds, with one size for n. Integers may have a range, as in "
             f"'int64[-1,4] in 0..9'. The dtypes are {', '.join(sorted(DTYPES))}"
         )
     axes = tuple(_axis(each, what) for each in sizes if each is not None)

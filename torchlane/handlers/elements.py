@@ -1,4 +1,4 @@
-"""Texts and other bytes in tensors: objects in the handler's code, octets on the way.
+"""Texts and other bytes in tensors: arrays of bytes objects in the handler, octets in frames.
 
 The octets are those of BYTES in the Open Inference Protocol: each element follows its length, in
 four bytes, little-endian. An array of objects would have to be pickled.
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     Array: TypeAlias = np.ndarray[Any, Any]
 
 LENGTH_BYTES = 4
+MAX_ELEMENTS = 1 << 18  # of a tensor: each takes about a microsecond, and an object
 
 
 def packed(array: Array) -> Array:
@@ -46,6 +47,7 @@ def unpacked(octets: Array, shape: tuple[int, ...]) -> Array:
         if max(begin, at) > len(data):
             raise ValueError(f"element {len(elements)} is cut off")
         elements.append(data[begin:at])
+        _check_count(len(elements))
     count, rest = divmod(len(elements), math.prod(shape))
     if rest:
         raise ValueError(f"{len(elements)} elements do not fill items of the shape {[*shape]}")
@@ -60,9 +62,32 @@ def encoded(value: Any) -> Array:
     """
     import numpy as np  # noqa: PLC0415 # see above
 
+    if isinstance(value, np.ndarray):
+        _check_count(value.size)
     # As objects: numpy gives each text of an array as many bytes as the longest one has.
     array = np.asarray(value, object)
+    _check_count(array.size)
     return _objects([*map(_encoded, array.reshape(-1).tolist())]).reshape(array.shape)
+
+
+def as_texts(value: Any) -> Any:
+    """An array, or lists, as lists in which bytes are texts.
+
+    Raises:
+        UnicodeDecodeError: they are not UTF-8.
+    """
+    import numpy as np  # noqa: PLC0415 # see above
+
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    return [*map(as_texts, value)] if isinstance(value, list | tuple) else value
+
+
+def _check_count(elements: int) -> None:
+    if elements > MAX_ELEMENTS:
+        raise ValueError(f"more than {MAX_ELEMENTS} elements")
 
 
 def _encoded(value: Any) -> bytes:

@@ -315,7 +315,8 @@ def npy_of(array: Any) -> bytes:
     Raises:
         ValueError: it has Python objects.
     """
-    if array.dtype.kind in NUMBERS and array.flags.c_contiguous:
+    is_plain = type(array) is _numpy().ndarray  # no masked array
+    if is_plain and array.dtype.kind in NUMBERS and array.flags.c_contiguous:
         numbers: bytes = array.tobytes()
         return _npy_head(array.dtype.str, array.shape) + numbers
     file = io.BytesIO()

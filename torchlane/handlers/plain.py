@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from torchlane.handlers.elements import as_texts
+
 MAX_SHOWN = 80  # characters of a place, in an error
 TOO_DEEP = "the object is nested too deeply for JSON, or contains itself"
 HINT = (
@@ -16,38 +18,21 @@ HINT = (
 )
 
 
-class NotUtf8(ValueError):
-    """Bytes are no text, so that JSON cannot have them."""
-
-
 def plain(value: Any) -> Any:
     """An object that the standard library cannot write as JSON, one step plainer.
 
     Raises:
         TypeError: there is no such form.
-        NotUtf8: it is bytes that are no text.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
-    if isinstance(value, bytes):
-        return _text_of(value)
     numpy = sys.modules.get("numpy")  # if it is not imported, the value is not one of its own
     if numpy is not None and isinstance(value, numpy.ndarray | numpy.generic):
-        return value.tolist()
+        return as_texts(value) if value.dtype.kind == "O" else value.tolist()
     pydantic = sys.modules.get("pydantic")
     if pydantic is not None and isinstance(value, pydantic.BaseModel):
         return value.model_dump(mode="json")
     raise TypeError(f"JSON has no form for an object of type {type(value).__name__}; {HINT}")
-
-
-def _text_of(value: bytes) -> str:
-    try:
-        return value.decode()
-    except UnicodeDecodeError as error:
-        raise NotUtf8(
-            f"bytes in JSON must be UTF-8, but byte {error.start} of {len(value)} is not; send "
-            "base64, or a Response"
-        ) from None
 
 
 _ENCODER = json.JSONEncoder(

@@ -18,6 +18,8 @@ NPZ = "application/x-npz"
 # Kinds of numpy's dtypes that a dtype can have the values of.
 KINDS = {"f": "fiu", "i": "iu", "u": "iu", "b": "b"}
 MAX_SHOWN = 8  # names in an error
+# A file may unpack to 32 times its size, or to a mebibyte, as one for a model may.
+MAX_RATIO, FREE_BYTES = 32, 1 << 20
 
 
 class OutputsDiffer(Exception):
@@ -51,12 +53,15 @@ def arrays_in(content: Content, inputs: Mapping[str, Tensor]) -> dict[str, np.nd
     """
     import numpy as np  # noqa: PLC0415 # may be missing
 
-    if content.media_type == NPZ:
+    if content.media_type.partition(";")[0].strip().lower() == NPZ:
+        most = max(
+            len(content.body), min(TO_HANDLER_BYTES, FREE_BYTES + MAX_RATIO * len(content.body))
+        )
         try:
             with np.load(io.BytesIO(content.body), allow_pickle=False) as file:
                 size = sum(each.file_size for each in file.zip.infolist())
-                if size > TO_HANDLER_BYTES:
-                    raise ValueError(f"it unpacks to {size} bytes, at most {TO_HANDLER_BYTES}")
+                if size > most:
+                    raise ValueError(f"it unpacks to {size} bytes, the limit is {most}")
                 values: Any = {name: _of_file(file[name], inputs.get(name)) for name in file}
         except Exception as error:  # of zipfile, zlib and numpy: a file that is damaged
             raise InvalidInput(f"the body is no .npz file: {str(error)[:200]}") from error
@@ -122,14 +127,16 @@ def _check_together(
         for axis, size in zip(tensor.axes, arrays[name].shape[1:], strict=True):
             if axis.name is not None and sizes.setdefault(axis.name, size) != size:
                 other = sizes[axis.name]
-                told = f"{name!r}: {axis.name!r} is {size}, but {other} in another axis"
-                raise OutOfBounds(told, name, size, other)
+                message = (
+                    f"{name!r}: {axis.name!r} has size {size} here and {other} in another axis"
+                )
+                raise OutOfBounds(message, name, size, other)
     for name, tensor in tensors.items():
         array = arrays[name]
         if tensor.below is not None and array.size and array.max() >= sizes[tensor.below]:
             size, most = sizes[tensor.below], array.max()
-            told = f"{name!r}: expected {tensor}, where {tensor.below} is {size}, got {most}"
-            raise OutOfBounds(told, name, most, size - 1)
+            message = f"{name!r}: expected {tensor}, where {tensor.below} is {size}, got {most}"
+            raise OutOfBounds(message, name, most, size - 1)
 
 
 def _array(name: str, value: Any, tensor: Tensor) -> np.ndarray[Any, Any]:
@@ -137,6 +144,8 @@ def _array(name: str, value: Any, tensor: Tensor) -> np.ndarray[Any, Any]:
 
     expected = f"{name!r}: expected {tensor}, got"
     is_bytes = tensor.dtype == BYTES
+    if not is_bytes and _has_text(value):
+        raise ValueError(f"{expected} a text")
     try:
         array = encoded(value) if is_bytes else np.asarray(value)
     except Exception as error:  # of the object's own code; of numpy for lists of several lengths
@@ -151,6 +160,8 @@ def _array(name: str, value: Any, tensor: Tensor) -> np.ndarray[Any, Any]:
         return array
     with np.errstate(over="ignore"):
         result = np.ascontiguousarray(array, tensor.dtype)
+    if result.dtype.kind == "f" and not np.isfinite(result).all():
+        raise ValueError(f"{expected} NaN, infinity or a number that is out of its range")
     if result.dtype.kind in "iu" and not np.array_equal(result, array):
         raise ValueError(f"{expected} numbers that are out of its range")
     if tensor.least is not None and result.min(initial=tensor.least) < tensor.least:
@@ -160,11 +171,18 @@ def _array(name: str, value: Any, tensor: Tensor) -> np.ndarray[Any, Any]:
     return result
 
 
+def _has_text(value: Any) -> bool:
+    """Whether lists have a text: numpy would make all elements as wide as the longest text."""
+    if isinstance(value, list | tuple):
+        return any(map(_has_text, value))
+    return isinstance(value, str | bytes)
+
+
 def _check_shape(name: str, shape: tuple[int, ...], tensor: Tensor) -> None:
-    told = f"{name!r}: expected {tensor}, got the shape {[*shape]}"
+    message = f"{name!r}: expected {tensor}, got the shape {[*shape]}"
     if len(shape) != 1 + len(tensor.axes):
-        raise ValueError(told)
+        raise ValueError(message)
     for axis, size in zip(tensor.axes, shape[1:], strict=True):
         limit = min(max(size, axis.least), axis.most)
         if size != limit:
-            raise OutOfBounds(told, name, size, limit)
+            raise OutOfBounds(message, name, size, limit)

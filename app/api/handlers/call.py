@@ -36,6 +36,7 @@ class HandlerCall(HandlerStreaming):
     Attributes:
         depth: how many handlers called each other to get here.
         parses: whether it takes long to read a large body.
+        small_bytes: of a body that is read on the event loop all the same.
         tensors: whether the handler gets the inputs that it declares, and not the body.
         who: the caller, for the calls of the handler.
     """
@@ -47,6 +48,7 @@ class HandlerCall(HandlerStreaming):
         "_waiting",
         "depth",
         "parses",
+        "small_bytes",
         "tensors",
         "who",
     )
@@ -63,6 +65,7 @@ class HandlerCall(HandlerStreaming):
         self._is_streaming = False
         self._user = b""  # what identifies the caller to weights, once the body is here
         self.many = self.parses = self.endpoint.many
+        self.small_bytes = LARGE_BYTES
         self.tensors = False
         self.depth = 0
         self.who: Caller | None = self._caller
@@ -185,7 +188,7 @@ class HandlerCall(HandlerStreaming):
         if most is not None:
             check_length(len(body), most)
         self._hold(len(body))
-        if self.parses and len(body) > LARGE_BYTES:
+        if self.parses and len(body) > self.small_bytes:
             self._work(submission, partial(self._read, body), len(body), self._submit)
         else:
             self._submit(submission, self._read(body))

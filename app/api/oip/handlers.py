@@ -70,6 +70,8 @@ class TensorCall(HandlerCall):
         if signature is None or (has_read and self._signature is not signature):
             raise ModelNotReady(REPLACED)
         self._signature = signature
+        if signature.item_elements:  # four bytes may be one
+            self.small_bytes = LARGE_BYTES // 8
         self.check_handler()
 
     def check_handler(self) -> None:

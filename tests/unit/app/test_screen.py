@@ -117,6 +117,12 @@ def test_a_server_without_models_says_what_to_do() -> None:
     ]
 
 
+def test_a_handler_that_cannot_work_has_a_line() -> None:
+    missing = {"event": "handler_not_ready", "handler": "shop/1", "problem": "it needs digits"}
+    lines = Seen().of(missing, {"event": "handler_ready", "handler": "shop/1"}, method="error")
+    assert lines == ["shop 1: not ready: it needs digits", "shop 1: ready again"]
+
+
 def test_only_a_worker_that_replaces_another_has_a_line() -> None:
     loaded = {"event": "worker_loaded", "worker": 1, "ready": True}
     lines = Seen().of(LISTENING, loaded, {"event": "ready"}, loaded, loaded | {"ready": False})

@@ -77,7 +77,7 @@ class GrpcHandlerCall(TensorCall):
         if self.message is None:
             raise RuntimeError("bug: a message was read twice")
         limits = self.service.limits
-        elements = signature.item_elements * limits.max_items
+        elements = signature.most_elements(limits.max_items)
         request = self.message.request(budget, limits.max_body_bytes, elements)
         self.message = None
         return request

@@ -55,7 +55,7 @@ def test_bytes_of_an_answer() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (octets(b"a", b"b", b"c"), "3 elements are no whole number of items, which have 2"),
+        (octets(b"a", b"b", b"c"), "3 elements do not fill whole items of 2"),
         (octets(b"a", b"b"), "differ in their number of items: {'text': 1, 'n': 2}"),
         (octets(b"a", b"b")[:-1], "'text': element 1 claims 1 bytes, 0 are left"),
         (np.array(["a", "b"]), "got an array of <U1"),

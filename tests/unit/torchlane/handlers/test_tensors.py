@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import re
+import tracemalloc
 import zipfile
 from typing import Any
 
@@ -14,7 +16,7 @@ from torchlane.handlers import tensors
 from torchlane.handlers.api import Request
 from torchlane.handlers.content import Content, InvalidInput
 from torchlane.handlers.declarations import read_tensors
-from torchlane.handlers.elements import packed
+from torchlane.handlers.elements import MAX_ELEMENTS, packed
 from torchlane.handlers.encoding import npz_of
 from torchlane.handlers.plain import json_of
 from torchlane.handlers.tensors import (
@@ -54,7 +56,7 @@ def test_request_has_arrays_of_the_declared_dtypes(body: bytes) -> None:
         (b'{"x": [[1, 2]], "n": [1, 2]}', "the first axis, which counts the items, differs"),
         (b'{"x": [[1, 2, 3]], "n": [1]}', r"'x': expected float32\[-1,2\], got the shape \[1, 3\]"),
         (b'{"x": [[1, 2], [3]], "n": [1]}', "'x'.*got what is no array"),
-        (b'{"x": [["a", "b"]], "n": [1]}', "'x'.*got values of <U1"),
+        (b'{"x": [["a", "b"]], "n": [1]}', "'x'.*got a text"),
         (b'{"x": [[1, 2]], "n": [1.5]}', r"'n': expected uint8\[-1\], got values of float64"),
         (b'{"x": [[1, 2]], "n": [256]}', "'n'.*got numbers that are out of its range"),
         (b"{", "the body is not JSON"),
@@ -75,8 +77,52 @@ def test_file_that_is_damaged_or_unpacks_to_too_much(monkeypatch: pytest.MonkeyP
     with zipfile.ZipFile(archive_file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x.npy", bytes(10_000))
     monkeypatch.setattr(tensors, "TO_HANDLER_BYTES", 9_999)
-    with pytest.raises(InvalidInput, match="unpacks to 10000 bytes, at most 9999"):
+    with pytest.raises(InvalidInput, match="unpacks to 10000 bytes, the limit is 9999"):
         arrays(archive_file.getvalue())
+
+
+def test_file_that_unpacks_to_many_times_its_size() -> None:
+    file = io.BytesIO()
+    np.savez_compressed(file, x=np.zeros(4 << 20, np.uint8))
+    with pytest.raises(InvalidInput, match="unpacks to 4194"):
+        arrays_in(Content(file.getvalue(), NPZ), read_tensors({"x": "bytes[-1]"}, "inputs"))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.zeros(4 * (MAX_ELEMENTS + 1), np.uint8),
+        np.zeros(MAX_ELEMENTS + 1, "S1"),
+    ],
+    ids=["octets", "bytes"],
+)
+def test_too_many_elements(values: Any) -> None:
+    with pytest.raises(InvalidInput, match=f"more than {MAX_ELEMENTS} elements"):
+        arrays_in(Content(npz_of({"x": values}), NPZ), read_tensors({"x": "bytes[-1]"}, "inputs"))
+    with pytest.raises(OutputsDiffer, match=f"more than {MAX_ELEMENTS} elements"):
+        outputs_of({"x": [b""] * (MAX_ELEMENTS + 1)}, read_tensors({"x": "bytes[-1]"}, "outputs"))
+
+
+def test_a_long_text_among_numbers_takes_no_memory() -> None:
+    body = json.dumps({"x": ["a" * 100_000] + [""] * 10_000}).encode()
+    tracemalloc.start()
+    with pytest.raises(InvalidInput, match="got a text"):
+        arrays_in(Content(body, ""), read_tensors({"x": "float32[-1]"}, "inputs"))
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 10 << 20
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "1e300"])
+def test_numbers_are_finite(number: str) -> None:
+    body = b'{"x": [%b]}' % number.encode()
+    with pytest.raises(InvalidInput, match="infinity"):
+        arrays_in(Content(body, ""), read_tensors({"x": "float32[-1]"}, "inputs"))
+
+
+def test_media_type_of_a_file_may_have_parameters() -> None:
+    body = Content(npz_of({"x": np.zeros(1, np.float32)}), "Application/X-NPZ; a=b")
+    assert arrays_in(body, read_tensors({"x": "float32[-1]"}, "inputs"))["x"].tolist() == [0]
 
 
 TEXTS = [[b"a", "é".encode()], [b"", b"d"]]
@@ -85,7 +131,7 @@ TEXTS = [[b"a", "é".encode()], [b"", b"d"]]
 @pytest.mark.parametrize(
     "body",
     [
-        json_of({"text": TEXTS}),
+        json_of({"text": np.array(TEXTS, object)}),
         npz_of({"text": np.array([["a", "é"], ["", "d"]])}),
         npz_of({"text": np.array(TEXTS)}),
         npz_of({"text": packed(np.array(TEXTS, object))}),
@@ -151,7 +197,7 @@ def test_request_within_bounds() -> None:
         ({"ids": [[]]}, f"{IDS} the shape [1, 0]", 0, 1),
         ({"ids": [[1, 50]]}, f"{IDS} 50", 50, 49),
         ({"ids": [[-1, 0]]}, f"{IDS} -1", -1, 0),
-        ({"at": [[0]]}, "'at': 'seq' is 1, but 2 in another axis", 1, 2),
+        ({"at": [[0]]}, "'at': 'seq' has size 1 here and 2 in another axis", 1, 2),
         ({"at": [[0, 2]]}, "in ..<seq, where seq is 2, got 2", 2, 1),
         ({"k": [[1, 2, 3]]}, "'k': expected int8[-1,-1<=2], got the shape [1, 3]", 3, 2),
     ],
