@@ -25,7 +25,9 @@ FAILED: Final = 400  # the lowest status of an error
 SLOW_S: Final = 1.0
 BURST, PER_S = 100.0, 20.0  # lines about failed and slow requests
 GONE_BURST, GONE_PER_S = 10.0, 1.0  # about those whose clients disconnected, often all at once
-OTHERS_BURST, OTHERS_PER_S = 1000.0, 1000.0  # and about others, which are chosen
+OTHERS_BURST, OTHERS_PER_S = 1000.0, 1000.0  # and about others
+# About others if only a share is logged: a line takes as long as several of the cheapest requests.
+SAMPLE_BURST, SAMPLE_PER_S = 50.0, 50.0
 TOLD_AFTER_S = 1.0  # lines that were left out
 MOST_OF_NAME = 100  # characters of a model's name that a client asked for
 MOST_DIGITS = 9  # of a version that it asked for
@@ -50,6 +52,7 @@ class AccessLog:
         "_failures",
         "_gate",
         "_gone",
+        "_is_sample",
         "_key_name",
         "_later",
         "_others",
@@ -70,7 +73,12 @@ class AccessLog:
         self._later = later or _later
         self._failures = LineRate(BURST, PER_S)
         self._gone = LineRate(GONE_BURST, GONE_PER_S)
-        self._others = LineRate(OTHERS_BURST, OTHERS_PER_S)
+        self._is_sample = share is not None and 0.0 < share < 1.0
+        self._others = (
+            LineRate(SAMPLE_BURST, SAMPLE_PER_S)
+            if self._is_sample
+            else LineRate(OTHERS_BURST, OTHERS_PER_S)
+        )
         self._reports_omissions = False
 
     def wants(self, status: int, seconds: float) -> bool:
@@ -87,6 +95,8 @@ class AccessLog:
         elif status >= FAILED or seconds >= SLOW_S:
             rate = self._failures
         elif self._gate.may_want(NO_FIELDS):
+            if self._is_sample:  # which may be smaller: no line tells of it
+                return self._others.allows(self._clock())
             rate = self._others
         else:
             return False
@@ -135,7 +145,9 @@ class AccessLog:
     def tell(self) -> None:
         """Log how many lines were left out since the last call, if any."""
         self._reports_omissions = False
-        rates = (self._failures, self._gone, self._others)
+        rates = [self._failures, self._gone]
+        if not self._is_sample:
+            rates.append(self._others)
         if lines := sum(each.take_left_out() for each in rates):
             LOG.warning("requests_not_logged", lines=lines)
 

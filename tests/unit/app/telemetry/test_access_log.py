@@ -12,6 +12,7 @@ from app.telemetry.access_log import (
     GONE_BURST,
     GONE_PER_S,
     PER_S,
+    SAMPLE_BURST,
     SLOW_S,
     TOLD_AFTER_S,
     AccessLog,
@@ -68,6 +69,18 @@ def test_a_share_is_logged() -> None:
         rig.now += 0.01
         logged += rig.log.wants(200, 0.0)
     assert 800 < logged < 1200  # six standard deviations
+
+
+def test_a_sample_has_a_limit_of_its_own_of_which_no_line_tells() -> None:
+    rig = Rig(0.5)
+    with capture_logs() as logs:
+        assert sum(rig.log.wants(200, 0.0) for _ in range(10_000)) == SAMPLE_BURST
+        rig.log.tell()
+    assert not rig.timers
+    assert not logs
+    rig.now += 2
+    assert sum(rig.log.wants(200, 0.0) for _ in range(10_000)) == SAMPLE_BURST
+    assert rig.log.wants(503, 0.0)
 
 
 def test_a_flood_has_a_limit_and_what_is_left_out_is_told_once() -> None:
