@@ -19,9 +19,9 @@ MAX_PARTS = 1000  # of a form
 MAX_DETAILS = 20  # of problems that pydantic finds
 MAX_PART_HEADERS, MAX_PART_HEAD_BYTES = 8, 4096  # as in a form for a model
 BLANKS_AND_LINE = re.compile(rb"[ \t]*\r\n")
-TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # RFC 9110, 5.6.2
-HEADER = re.compile(rf"({TOKEN}):[ \t]*([^\r\n]*)")
-PARAMETER = re.compile(rf'[ \t]*;[ \t]*({TOKEN})[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^;"\s]*))')
+NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # a token of RFC 9110, 5.6.2
+HEADER = re.compile(rf"({NAME}):[ \t]*([^\r\n]*)")
+PARAMETER = re.compile(rf'[ \t]*;[ \t]*({NAME})[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^;"\s]*))')
 ESCAPED = re.compile(r'\\(["\\])')
 
 
