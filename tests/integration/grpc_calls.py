@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import struct
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import httpx
 import numpy as np
 import pytest
 from google.protobuf.message import Message
@@ -56,6 +58,15 @@ class Server:
             await self.call(f"{INFERENCE}/{name}", message)
         )
         return answer
+
+    async def post(
+        self, path: str, content: bytes | dict[str, Any], **headers: str
+    ) -> httpx.Response:
+        """The answer to an HTTP request; a body that is no bytes is sent as JSON."""
+        body = content if isinstance(content, bytes) else json.dumps(content).encode()
+        url = f"http://127.0.0.1:{self.listening.port}"
+        async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+            return await client.post(path, content=body, headers=headers)
 
     async def infer(self, message: Message | bytes, **more: Any) -> pb.ModelInferResponse:
         data = message if isinstance(message, bytes) else message.SerializeToString()

@@ -134,11 +134,7 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serv
 async def posted(
     server: Server, content: bytes | dict[str, Any], path: str = INFER, **headers: str
 ) -> httpx.Response:
-    body = content if isinstance(content, bytes) else json.dumps(content).encode()
-    async with httpx.AsyncClient(
-        base_url=f"http://127.0.0.1:{server.listening.port}", timeout=60
-    ) as client:
-        return await client.post(path, content=body, headers=headers)
+    return await server.post(path, content, **headers)
 
 
 async def test_rest(server: Server) -> None:

@@ -146,7 +146,7 @@ class Content:
         return parts
 
     def _content(self) -> Content:
-        if self.media_type[: len(FORM)].lower() != FORM:
+        if not _is_form(self.media_type):
             return self
         parts = [part for each in self.form.values() for part in each]
         if len(parts) != 1:
@@ -201,6 +201,10 @@ def _without_object(error: BaseException) -> str:
     return str(error).partition(" <_io.BytesIO")[0][:200]  # "cannot identify image file <...>"
 
 
+def _is_form(media_type: str) -> bool:
+    return media_type[: len(FORM)].lower() == FORM
+
+
 def _parameters(header: str) -> dict[str, str]:
     """The parameters of a header, with names in lower case; without extended ones (`name*`).
 
@@ -226,8 +230,7 @@ def _parameters(header: str) -> dict[str, str]:
 
 def _parts(body: bytes, media_type: str) -> Iterator[Part]:
     """The parts of a form (RFC 7578 and 2046), without copying a line of it."""
-    is_form = media_type[: len(FORM)].lower() == FORM
-    boundary = _parameters(media_type).get("boundary", "") if is_form else ""
+    boundary = _parameters(media_type).get("boundary", "") if _is_form(media_type) else ""
     if not boundary:
         raise InvalidInput(f"the body is no form ({FORM} with a boundary)")
     delimiter = b"\r\n--" + boundary.encode("latin-1", "replace")
