@@ -28,7 +28,9 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator, Sequence
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("app", "models")
@@ -42,7 +44,7 @@ KEPT = 4  # builds, for example those of other branches
 LINK = ".compiled"
 HELD = "constraints.txt"  # in each build: locked while a server runs from it
 # Of the C compiler; .ci/run, which measures nothing, sets 0: half of the time.
-LEVEL = "0" if os.environ.get("MYPYC_OPT_LEVEL") == "0" else "3"
+LEVEL = "0" if os.environ.get("MYPYC_OPT_LEVEL") == "0" else "2"
 INSTALL = "install g++ and Python's headers (Debian: apt install g++ python3-dev)"
 # Everything that a request passes through, except prometheus_client's part and most codecs, which
 # leave the work to numpy, Pillow and tokenizers.
@@ -119,8 +121,18 @@ COMPILED = (
     "app/telemetry/tracing.py",
     "app/types.py",
 )
+# mypy does not read packages whose types the compiled modules do without, nor the 5,000 modules
+# that those import.
+MYPY = """
+[mypy]
+plugins = pydantic.mypy
+ignore_missing_imports = True
+[mypy-cryptography.*,huggingface_hub.*,opentelemetry.*,redis.*,rich.*,torch.*,transformers.*]
+follow_imports = skip
+"""
 # Extension modules in C++: app/codecs/name.cpp is compiled to the module app.codecs.name.
 NATIVE = ("app/codecs/json_numbers.cpp",)
+NATIVE_OF_TORCH = ("models/torchscript_file.cpp",)  # with its headers, if it is installed
 
 
 class CompileError(Exception):
@@ -209,7 +221,7 @@ def served(root: Path) -> Path | None:
         _begin(root)
     sys.stderr.write(
         "compile: this start runs the sources; machine code for the next one is built meanwhile "
-        "(one to two minutes)\n"
+        "(about two minutes)\n"
     )
     return None
 
@@ -278,14 +290,21 @@ def _link(root: Path, folder: Path) -> None:
 
 
 def digest(root: Path) -> str:
-    """Return a digest of all that a server imports, compiled or not, of this Python and `LEVEL`."""
+    """Return a digest of all that a server imports, of this Python and torch, and of `LEVEL`."""
     this_python = (sys.version, sysconfig.get_platform(), platform.libc_ver())
-    found = hashlib.sha256(repr((*this_python, LEVEL)).encode())
+    found = hashlib.sha256(repr((*this_python, LEVEL, _torch())).encode())
     for file in _sources(root):
         content = file.read_bytes()
         found.update(f"{file.relative_to(root).as_posix()} {len(content)}\n".encode())
         found.update(content)
     return found.hexdigest()[:32]
+
+
+def _torch() -> str | None:
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _sources(root: Path) -> Iterator[Path]:
@@ -365,7 +384,7 @@ def _make(root: Path, folder: Path) -> Path:
     """
     failed = _log_of(folder)
     check_compilers()
-    sys.stderr.write("compile: compiling the request path (one to two minutes)\n")
+    sys.stderr.write("compile: compiling the request path (about two minutes)\n")
     for left in folder.parent.glob("scratch-*"):  # from a killed build
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(
@@ -414,38 +433,54 @@ def _build() -> None:
     """
     # Not at the top: importing them takes longer than everything else if nothing has changed.
     from mypyc.build import mypycify  # noqa: PLC0415
-    from setuptools import Extension, setup  # noqa: PLC0415
+    from setuptools import setup  # noqa: PLC0415
 
     prefix = _prefix(Path.cwd())
     sources, native = ([prefix + file for file in files] for files in (COMPILED, NATIVE))
+    Path("pyproject.toml").unlink()  # the copy's: setuptools would read it as its own
     with tempfile.TemporaryDirectory() as scratch:
+        config = Path(scratch, "mypy.ini")
+        config.write_text(MYPY)
         made = mypycify(
-            [*("--config-file", "pyproject.toml", "--cache-dir", f"{scratch}/mypy"), *sources],
+            [*("--config-file", str(config), "--cache-dir", f"{scratch}/mypy"), *sources],
             group_name=prefix.replace("/", ".") + "torchlane",  # names the shared library
             target_dir=scratch,
             opt_level=LEVEL,
+            multi_file=True,  # the C compiler takes half as long as for one file
             debug_level="0",
         )
-        made += [
-            Extension(
-                file.removesuffix(".cpp").replace("/", "."),
-                [file],
-                language="c++",
-                extra_compile_args=["-std=c++17", "-O3", "-g0"],
-                py_limited_api=True,
-            )
-            for file in native
-        ]
-        Path("pyproject.toml").unlink()  # the copy's: setuptools would read it as its own
+        made += [_extension(file, "c++17", py_limited_api=True) for file in native]
+        if _torch():
+            made += [_with_torch(prefix + file) for file in NATIVE_OF_TORCH]
         setup(
             name="torchlane-compiled",
             packages=[],
             ext_modules=made,
             script_args=[
-                *("--quiet", "build_ext", "--inplace"),
+                *("--quiet", "build_ext", "--inplace", "--parallel=2"),
                 *("--build-temp", f"{scratch}/temp", "--build-lib", f"{scratch}/lib"),
             ],
         )
+
+
+def _extension(file: str, standard: str, **more: Any) -> Any:
+    from setuptools import Extension  # noqa: PLC0415
+
+    name = file.removesuffix(".cpp").replace("/", ".")
+    flags = [f"-std={standard}", "-O3", "-g0"]
+    return Extension(name, [file], language="c++", extra_compile_args=flags, **more)
+
+
+def _with_torch(file: str) -> Any:
+    from torch.utils import cpp_extension  # noqa: PLC0415
+
+    return _extension(
+        file,
+        "c++20",
+        include_dirs=cpp_extension.include_paths(),
+        library_dirs=cpp_extension.library_paths(),
+        libraries=["c10", "torch", "torch_cpu", "torch_python"],
+    )
 
 
 if __name__ == "__main__":

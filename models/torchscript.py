@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
 import warnings
@@ -61,9 +62,31 @@ def read_torchscript(path: str, device: torch.device) -> torch.jit.ScriptModule:
     with open(path, "rb") as file:
         check_archive(file, "the TorchScript file")
     hush_quantized_tensors()  # int8 files create some
+    return (_native() or _by_torch)(path, device).eval()
+
+
+def _by_torch(path: str, device: torch.device) -> torch.jit.ScriptModule:
     load: Callable[..., Any] = torch.jit.load  # untyped in torch
     module: torch.jit.ScriptModule = load(path, map_location=device)
-    return module.eval()
+    return module
+
+
+@functools.cache
+def _native() -> Callable[[str, torch.device], torch.jit.ScriptModule] | None:
+    """`torch.jit.load` that does not hold the GIL, if it has been compiled for this torch."""
+    try:
+        from models import torchscript_file  # noqa: PLC0415
+    except ImportError:  # not compiled, or for a torch with other symbols
+        return None
+    if torch.__version__.partition("+")[0] != torchscript_file.TORCH_VERSION:
+        return None
+
+    def load(path: str, device: torch.device) -> torch.jit.ScriptModule:
+        module = torchscript_file.load(path, str(device))
+        wrap: Callable[..., torch.jit.ScriptModule] = torch.jit._recursive.wrap_cpp_module
+        return wrap(module)
+
+    return load
 
 
 def hush_quantized_tensors() -> None:

@@ -1,0 +1,12 @@
+"""Compiled reader of TorchScript files; deploy/compile.py builds it from torchscript_file.cpp."""
+
+import torch
+
+TORCH_VERSION: str
+
+def load(path: str, device: str, /) -> torch._C.ScriptModule:
+    """Read a file without holding the GIL.
+
+    Raises:
+        RuntimeError: if torch cannot read it.
+    """
