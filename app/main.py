@@ -392,7 +392,7 @@ def _tier(settings: Settings, metrics: Metrics) -> RedisTier | None:
     from app.shared_cache.redis_tier import RedisTier, TierConfig  # noqa: PLC0415
 
     try:
-        address = Address.parse(settings.cache_url)
+        address = Address(settings.cache_url)
     except ValueError as error:
         raise ValueError(f"{PREFIX}CACHE_URL: {error}") from None
     ttl_s = min(settings.cache_shared_ttl_s, settings.cache_ttl_s or math.inf)
