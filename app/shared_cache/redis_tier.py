@@ -11,7 +11,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import structlog
@@ -39,36 +38,26 @@ CLOSE_S = 0.5  # for the last writes, when the server stops
 FEW_COMPLAINTS = 5  # maximum log lines about wrong values, per process
 
 
-@dataclass(frozen=True, slots=True)
-class TierConfig:
-    """Times in seconds.
-
-    Attributes:
-        budget_s: how long a request waits for the cache at most.
-        ttl_s: how long the server keeps a value.
-    """
-
-    budget_s: float
-    ttl_s: float
-
-
 class RedisTier(SharedTier):
     """See the module and `SharedTier`. Owned by the event loop.
 
     Args:
         address: the server's address.
-        config: times.
         metrics: counts look-ups and writes.
+        budget_s: how long a request waits for the cache at most.
+        ttl_s: how long the server keeps a value.
     """
 
-    def __init__(self, address: Address, config: TierConfig, metrics: Metrics) -> None:
-        self._budget_s = config.budget_s
-        self._ttl_ms = str(max(1, round(config.ttl_s * 1000)))
+    def __init__(
+        self, address: Address, metrics: Metrics, *, budget_s: float, ttl_s: float
+    ) -> None:
+        self._budget_s = budget_s
+        self._ttl_ms = str(max(1, round(ttl_s * 1000)))
         self._metrics = metrics.shared_cache(lambda: self.is_open)
         self._round_trips: deque[float] = deque(maxlen=ROUND_TRIPS)
         self._round_trip_s = math.inf
         shown, connect = address.shown, address.connect
-        self._reads = Breaker("read", shown, connect, self._probe_read, config.budget_s)
+        self._reads = Breaker("read", shown, connect, self._probe_read, budget_s)
         self._writes = Breaker("write", shown, connect, _probe_write, WRITE_LIMIT_S)
         self._waiting: list[tuple[bytes, bytes]] = []
         self._waiting_bytes = 0

@@ -16,7 +16,7 @@ from app.metrics import Metrics
 from app.shared_cache import breaker, link, redis_tier
 from app.shared_cache.address import Address
 from app.shared_cache.envelope import encode
-from app.shared_cache.redis_tier import RedisTier, TierConfig
+from app.shared_cache.redis_tier import RedisTier
 from app.types import Arrays
 from tests.redis_server import soon
 from tests.unit.app.shared_cache.scripted_server import ScriptedServer, right, scripted_server
@@ -63,7 +63,7 @@ class Running:
 async def running(path: Path, *, login: str = "", ttl_s: float = 60) -> AsyncIterator[Running]:
     metrics = Metrics()
     address = Address(f"unix://{login}{path}")
-    tier = RedisTier(address, TierConfig(BUDGET_S, ttl_s), metrics)
+    tier = RedisTier(address, metrics, budget_s=BUDGET_S, ttl_s=ttl_s)
     tier.start()
     try:
         yield Running(tier, metrics)
