@@ -27,6 +27,6 @@ def check_extras(settings: Settings) -> None:
         from app.shared_cache.address import Address  # noqa: PLC0415
 
         try:
-            Address.parse(settings.cache_url)
+            Address(settings.cache_url)
         except ValueError as error:
             raise SettingsError(f"{PREFIX}CACHE_URL: {error}") from None

@@ -389,14 +389,15 @@ def _tier(settings: Settings, metrics: Metrics) -> RedisTier | None:
         return None
     # Not at the top: redis-py is in an extra.
     from app.shared_cache.address import Address  # noqa: PLC0415
-    from app.shared_cache.redis_tier import RedisTier, TierConfig  # noqa: PLC0415
+    from app.shared_cache.redis_tier import RedisTier  # noqa: PLC0415
 
     try:
-        address = Address.parse(settings.cache_url)
+        address = Address(settings.cache_url)
     except ValueError as error:
         raise ValueError(f"{PREFIX}CACHE_URL: {error}") from None
     ttl_s = min(settings.cache_shared_ttl_s, settings.cache_ttl_s or math.inf)
-    return RedisTier(address, TierConfig(settings.cache_budget_ms / 1000, ttl_s), metrics)
+    budget_s = settings.cache_budget_ms / 1000
+    return RedisTier(address, metrics, budget_s=budget_s, ttl_s=ttl_s)
 
 
 def _export(service: Service, worker: Worker | None) -> Export | None:

@@ -26,8 +26,24 @@ async def in_thread(work: Callable[[], T], unwanted: Callable[[T], None] | None 
     Raises:
         Exception: any exception of `work`.
     """
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    threading.Thread(target=delivering(work, future, unwanted), daemon=True).start()
+    return await future
+
+
+def delivering(
+    work: Callable[[], T],
+    future: asyncio.Future[T],
+    unwanted: Callable[[T], None] | None = None,
+) -> Callable[[], None]:
+    """A call for another thread: it works, and gives the result or exception to the future.
+
+    Args:
+        work: the work.
+        future: of the running event loop.
+        unwanted: called with the result if the future is already done; None: nothing is.
+    """
     loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
 
     def deliver(result: T) -> None:
         if not future.done():
@@ -43,8 +59,7 @@ async def in_thread(work: Callable[[], T], unwanted: Callable[[T], None] | None 
         else:
             tell(loop, deliver, result)
 
-    threading.Thread(target=run, daemon=True).start()
-    return await future
+    return run
 
 
 def tell(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: Any) -> None:

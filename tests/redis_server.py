@@ -65,7 +65,7 @@ class RedisServer:
 
     async def ask(self, *command: str | bytes) -> Any:
         """The answer to one command."""
-        link = await Address.parse(self.url).connect(lambda why: None)
+        link = await Address(self.url).connect(lambda why: None)
         try:
             return await link.ask(*command)
         finally:

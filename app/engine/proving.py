@@ -9,7 +9,7 @@ from typing import TypeVar
 from app.backends.base import Backend, Between, close_safely
 from app.engine.replica_thread import Job, ReplicaThread
 from app.errors import ReplicaError
-from app.threads import lower_priority, tell, unless_done
+from app.threads import delivering, lower_priority
 
 T = TypeVar("T")
 
@@ -85,16 +85,6 @@ def call_in(thread: ReplicaThread, work: Callable[[], T]) -> asyncio.Future[T]:
     Returns:
         a future of the running event loop with the result or exception of `work`.
     """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def job() -> None:
-        try:
-            result = work()
-        except BaseException as error:  # passed to the awaiting task, not swallowed
-            tell(loop, unless_done, future.set_exception, future, error)
-        else:
-            tell(loop, unless_done, future.set_result, future, result)
-
-    thread.do(Job(job, is_batch=False))
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    thread.do(Job(delivering(work, future), is_batch=False))
     return future

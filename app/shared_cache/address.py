@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -20,47 +20,32 @@ from redis.exceptions import RedisError
 from app.shared_cache.link import Link, Refused
 
 NAME = "torchlane"  # of the connections in CLIENT LIST
-
-
 UNUSABLE = (OSError, ValueError, RedisError)
 
 
-@dataclass(frozen=True, slots=True)
 class Address:
     """A server and a login.
 
+    Args:
+        url: redis, rediss or unix, with the options of redis-py.
+
     Attributes:
         shown: the server's address for logs, without user, password and options.
+
+    Raises:
+        ValueError: if the URL is wrong; the message quotes none of it but names of options.
     """
 
-    shown: str
-    _login: tuple[str, ...] = field(repr=False)
-    _database: int
-    _host: str = ""
-    _port: int = 0
-    _path: str = ""
-    _tls: ssl.SSLContext | None = field(default=None, repr=False)
-
-    @classmethod
-    def parse(cls, url: str) -> Address:
-        """Read a URL: redis, rediss or unix, with the options of redis-py.
-
-        Raises:
-            ValueError: if the URL is wrong; the message quotes none of it but names of options.
-        """
+    def __init__(self, url: str) -> None:
         for name, values in parse_qs(urlsplit(url).query, keep_blank_values=True).items():
             if "" in values:  # redis-py would ignore it
                 raise ValueError(f"the option {name!r} has no value")
         try:
-            made, tls = _made(url)
+            self._made, self._tls = _made(url)
         except (TypeError, *UNUSABLE) as error:
             raise ValueError(_wrong(url, error)) from None
-        password = made.password or ""
-        login = (made.username, password) if made.username else (password,) if password else ()
-        if isinstance(made, UnixDomainSocketConnection):
-            return cls(made.path, login, int(made.db), _path=made.path)
-        shown = f"{made.host}:{made.port}"
-        return cls(shown, login, int(made.db), made.host, int(made.port), _tls=tls)
+        is_path = isinstance(self._made, UnixDomainSocketConnection)
+        self.shown = self._made.path if is_path else f"{self._made.host}:{self._made.port}"
 
     async def connect(self, lost: Callable[[str], None]) -> Link:
         """Connect and log in.
@@ -72,15 +57,12 @@ class Address:
             OSError, ValueError: if the server cannot be reached.
             LinkError: if the server cannot be used or rejects the login.
         """
-        loop = asyncio.get_running_loop()
-
-        def made() -> Link:
-            return Link(lost)
-
-        if self._path:
-            _, link = await loop.create_unix_connection(made, self._path)
+        loop, made = asyncio.get_running_loop(), self._made
+        create = partial(Link, lost)
+        if isinstance(made, UnixDomainSocketConnection):
+            _, link = await loop.create_unix_connection(create, made.path)
         else:
-            _, link = await loop.create_connection(made, self._host, self._port, ssl=self._tls)
+            _, link = await loop.create_connection(create, made.host, made.port, ssl=self._tls)
         try:
             await self._log_in(link)
         except BaseException:
@@ -89,10 +71,11 @@ class Address:
         return link
 
     async def _log_in(self, link: Link) -> None:
-        if self._login:
-            await link.ask("AUTH", *self._login)
-        if self._database:
-            await link.ask("SELECT", str(self._database))
+        user, password = self._made.username, self._made.password or ""
+        if user or password:
+            await link.ask("AUTH", *([user] if user else []), password)
+        if self._made.db:
+            await link.ask("SELECT", str(self._made.db))
         try:
             await link.ask("CLIENT", "SETNAME", NAME)
         except Refused:  # the user may lack the permission; the name is optional

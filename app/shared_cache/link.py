@@ -1,14 +1,14 @@
 """One connection to the server: commands are sent at once, and answers arrive in the same order.
 
-redis-py needs a task and a connection for each waiting command. A link shares one connection,
-creates no task, and limits what it receives. hiredis reads and writes the protocol.
+redis-py's client needs a task and a connection for each waiting command, and several times the CPU
+time. A link shares one connection, creates no task, and limits what it receives. hiredis reads and
+writes the protocol.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, cast
@@ -48,9 +48,6 @@ class Link(asyncio.Protocol):
 
     Args:
         lost: called once with the reason if the connection ends, unless `close` ended it.
-
-    Attributes:
-        sent_at: when the oldest unanswered command was sent, on the clock of `time.monotonic`.
     """
 
     def __init__(self, lost: Callable[[str], None]) -> None:
@@ -59,7 +56,7 @@ class Link(asyncio.Protocol):
             protocolError=LinkError, replyError=Refused, notEnoughData=NOTHING
         )
         self._transport: asyncio.Transport | None = None
-        self._waiting: deque[tuple[float, int, Callable[[Replies], None]]] = deque()
+        self._waiting: deque[tuple[int, Callable[[Replies], None]]] = deque()
         self._replies: list[object] = []
         self._unread_bytes = 0
         self._elements = 0  # sum of the lengths in heads of unread arrays, or in similar bytes
@@ -69,11 +66,6 @@ class Link(asyncio.Protocol):
     def unanswered(self) -> int:
         """Number of groups of commands sent together that wait for answers."""
         return len(self._waiting)
-
-    @property
-    def sent_at(self) -> float | None:
-        """When the oldest of these was sent, by `time.monotonic`; None if all are answered."""
-        return self._waiting[0][0] if self._waiting else None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
@@ -90,7 +82,7 @@ class Link(asyncio.Protocol):
         if self._transport is None:
             done(None)
             return
-        self._waiting.append((time.monotonic(), count, done))
+        self._waiting.append((count, done))
         self._transport.write(commands)
 
     async def ask(self, *command: str | bytes) -> object:
@@ -149,7 +141,7 @@ class Link(asyncio.Protocol):
         if not self._waiting:
             self._end("an answer without a command")
             return
-        _, count, done = self._waiting[0]
+        count, done = self._waiting[0]
         self._replies.append(reply)
         if len(self._replies) == count:
             self._waiting.popleft()
@@ -164,5 +156,5 @@ class Link(asyncio.Protocol):
         if lost is not None:
             lost(why)
         waiting, self._waiting = self._waiting, deque()
-        for _, _, done in waiting:
+        for _, done in waiting:
             done(None)

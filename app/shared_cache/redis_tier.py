@@ -11,7 +11,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import structlog
@@ -19,14 +18,15 @@ import structlog
 from app.engine.shared_tier import Found, NotFound, SharedTier
 from app.metrics import Metrics
 from app.shared_cache.address import Address
-from app.shared_cache.breaker import Breaker, Probe
+from app.shared_cache.breaker import LATE, Breaker
 from app.shared_cache.envelope import WrongValue, decode, encode
-from app.shared_cache.link import LinkError, Replies, packed
+from app.shared_cache.link import Link, LinkError, Replies, packed
 from app.types import Arrays
 
 LOG = structlog.get_logger(__name__)
 PREFIX = b"torchlane:"  # of all keys, so that permissions can be granted for them
 PROBE_KEY = PREFIX + b"probe"
+WRONG_ANSWER = "an answer of the wrong type or length"
 # Number of newest round trips; their lower quartile is used, because stalls of this process, for
 # example while it loads a model, say nothing about the server.
 ROUND_TRIPS = 9
@@ -38,38 +38,27 @@ CLOSE_S = 0.5  # for the last writes, when the server stops
 FEW_COMPLAINTS = 5  # maximum log lines about wrong values, per process
 
 
-@dataclass(frozen=True, slots=True)
-class TierConfig:
-    """Times in seconds.
-
-    Attributes:
-        budget_s: how long a request waits for the cache at most.
-        ttl_s: how long the server keeps a value.
-    """
-
-    budget_s: float
-    ttl_s: float
-
-
 class RedisTier(SharedTier):
     """See the module and `SharedTier`. Owned by the event loop.
 
     Args:
         address: the server's address.
-        config: times.
         metrics: counts look-ups and writes.
+        budget_s: how long a request waits for the cache at most.
+        ttl_s: how long the server keeps a value.
     """
 
-    def __init__(self, address: Address, config: TierConfig, metrics: Metrics) -> None:
-        self._budget_s = config.budget_s
-        self._ttl_ms = str(max(1, round(config.ttl_s * 1000)))
+    def __init__(
+        self, address: Address, metrics: Metrics, *, budget_s: float, ttl_s: float
+    ) -> None:
+        self._budget_s = budget_s
+        self._ttl_ms = str(max(1, round(ttl_s * 1000)))
         self._metrics = metrics.shared_cache(lambda: self.is_open)
         self._round_trips: deque[float] = deque(maxlen=ROUND_TRIPS)
         self._round_trip_s = math.inf
-        read = Probe(("MGET", PROBE_KEY), list, config.budget_s, self._took)
-        write = Probe(("SET", PROBE_KEY, b"", "PX", "1000"), bytes, WRITE_LIMIT_S, _ignored)
-        self._reads = Breaker("read", address.shown, address.connect, read)
-        self._writes = Breaker("write", address.shown, address.connect, write)
+        shown, connect = address.shown, address.connect
+        self._reads = Breaker("read", shown, connect, self._probe_read, budget_s)
+        self._writes = Breaker("write", shown, connect, _probe_write, WRITE_LIMIT_S)
         self._waiting: list[tuple[bytes, bytes]] = []
         self._waiting_bytes = 0
         self._is_flushing = False
@@ -110,15 +99,25 @@ class RedisTier(SharedTier):
         self, keys: Sequence[bytes], answered: Callable[[Sequence[Found]], None]
     ) -> Callable[[], None]:
         """See `SharedTier`: one MGET."""
-        question = _Question(self, keys, answered)
         link = self._reads.link
         if link is None:
             answered([NotFound.OPEN] * len(keys))
-            return question.give_up
-        self._reads.used = True
-        command = packed("MGET", *[PREFIX + key for key in keys])
-        link.send(command, 1, question.replied)
-        return question.give_up
+            return _nothing
+        waiting, asked_at = [answered], time.monotonic()
+
+        def replied(replies: Replies) -> None:
+            if replies is not None:
+                self._took(time.monotonic() - asked_at)
+            if waiting:
+                waiting.pop()(self._read(keys, replies))
+
+        def give_up() -> None:
+            if waiting:
+                waiting.clear()
+                self._reads.failed(LATE)
+
+        link.send(packed("MGET", *[PREFIX + key for key in keys]), 1, replied)
+        return give_up
 
     def keep(self, key: bytes, value: Arrays) -> None:
         """See `SharedTier`: a SET, sent together with the others of this turn."""
@@ -148,7 +147,6 @@ class RedisTier(SharedTier):
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         ttl_ms = self._ttl_ms
         commands = b"".join([packed("SET", PREFIX + k, v, "PX", ttl_ms) for k, v in waiting])
-        self._writes.used = True
         link.send(commands, len(waiting), partial(self._written, len(waiting)))
 
     def _written(self, count: int, replies: Replies) -> None:
@@ -175,18 +173,19 @@ class RedisTier(SharedTier):
         self._round_trips.append(seconds)
         self._round_trip_s = sorted(self._round_trips)[len(self._round_trips) // 4]
 
-    def _late(self) -> None:
-        self._reads.failed("it does not answer in time")
+    async def _probe_read(self, link: Link) -> None:
+        asked_at = time.monotonic()
+        if not isinstance(await link.ask("MGET", PROBE_KEY), list):
+            raise LinkError(WRONG_ANSWER)
+        self._took(time.monotonic() - asked_at)
 
-    def _read(self, keys: Sequence[bytes], replies: Replies, seconds: float) -> Sequence[Found]:
+    def _read(self, keys: Sequence[bytes], replies: Replies) -> Sequence[Found]:
         """The result for each key in an answer."""
         if replies is None:  # the breaker is notified by the link
             return [NotFound.ERROR] * len(keys)
-        self._took(seconds)
         (values,) = replies
         if not isinstance(values, list) or len(values) != len(keys):
-            known = isinstance(values, LinkError)
-            self._reads.failed(str(values) if known else "an answer of the wrong type or length")
+            self._reads.failed(str(values) if isinstance(values, LinkError) else WRONG_ANSWER)
             return [NotFound.ERROR] * len(keys)
         self._reads.succeeded()
         return [self._value(key, data) for key, data in zip(keys, values, strict=True)]
@@ -203,41 +202,9 @@ class RedisTier(SharedTier):
             return NotFound.WRONG
 
 
-class _Question:
-    """One MGET, until it is answered.
-
-    Args:
-        tier: sends the command.
-        keys: the keys to look up.
-        answered: called with the answer, unless the look-up is given up first.
-    """
-
-    __slots__ = ("_answered", "_asked_at", "_keys", "_tier")
-
-    def __init__(
-        self,
-        tier: RedisTier,
-        keys: Sequence[bytes],
-        answered: Callable[[Sequence[Found]], None],
-    ) -> None:
-        self._tier = tier
-        self._keys = keys
-        self._answered: Callable[[Sequence[Found]], None] | None = answered
-        self._asked_at = time.monotonic()
-
-    def replied(self, replies: Replies) -> None:
-        answered, self._answered = self._answered, None
-        seconds = time.monotonic() - self._asked_at
-        if answered is not None:
-            answered(self._tier._read(self._keys, replies, seconds))
-        elif replies is not None:
-            self._tier._took(seconds)
-
-    def give_up(self) -> None:
-        if self._answered is not None:
-            self._answered = None
-            self._tier._late()
+async def _probe_write(link: Link) -> None:
+    await link.ask("SET", PROBE_KEY, b"", "PX", "1000")
 
 
-def _ignored(_: float) -> None:
-    """Ignore the time of a write probe."""
+def _nothing() -> None:
+    """Give up nothing."""

@@ -52,7 +52,7 @@ def add_export(parser: argparse.ArgumentParser, models: Iterable[str]) -> None:
 
 def add_artifact(parser: argparse.ArgumentParser) -> None:
     """Add the options of every command that creates an artifact of a model."""
-    _add_out(parser)
+    add_out(parser, "MODEL")
     _add_variants(parser)
     _add_tuning(parser)
 
@@ -96,14 +96,15 @@ def _add_variants(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_out(parser: argparse.ArgumentParser) -> None:
+def add_out(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add the options that say where an artifact is written."""
     parser.add_argument(
         "--out",
         type=writable_place,
         default=Path("artifacts"),
         metavar="FOLDER|URL",
         help="the repository to write to, a folder or a store such as s3://bucket/models: it gets "
-        "MODEL/VERSION (default: artifacts)",
+        f"{name}/VERSION (default: artifacts)",
     )
     parser.add_argument(
         "--version",

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 from export import values
+from export.options.artifacts import add_out
 from models.local_paths import local_path
-from models.stores.urls import writable_place
 
 DESCRIPTION = (
     "Create an artifact of a handler: your own Python around served models. It is run on the "
@@ -63,20 +62,7 @@ def add_handler(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--description", default="", metavar="TEXT", help="for people")
     _add_limits(parser)
     _add_archive(parser)
-    parser.add_argument(
-        "--out",
-        type=writable_place,
-        default=Path("artifacts"),
-        metavar="FOLDER|URL",
-        help="the repository to write to, a folder or a store such as s3://bucket/models: it gets "
-        "NAME/VERSION (default: artifacts)",
-    )
-    parser.add_argument(
-        "--version",
-        type=int,
-        metavar="N",
-        help="the version number to write (default: one more than the highest)",
-    )
+    add_out(parser, "NAME")
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from app.errors import ModelError
+from app.types import Arrays
 from tests.artifacts import write_artifact
-from tests.integration.listening import Listening, listening
+from tests.integration.listening import Doubles, Listening, listening
 
 
 @pytest.fixture(scope="session")
@@ -38,3 +40,23 @@ async def server(shared: Listening) -> AsyncIterator[Listening]:
     """The same, without connections of other tests."""
     yield shared
     await shared.close()
+
+
+@pytest.fixture
+def doubles() -> Doubles:
+    """Backends of `doubling`."""
+
+    def fail_on_13(inputs: Arrays) -> Arrays | None:
+        if (inputs["x"] == 13).any():
+            raise ModelError("thirteen")
+        return None
+
+    return Doubles(fail_on_13)
+
+
+@pytest.fixture
+async def doubling(tmp_path: Path, doubles: Doubles) -> AsyncIterator[Listening]:
+    """A server of double/3, whose batches with a 13 fail."""
+    write_artifact(tmp_path, "double", 3)
+    async with listening(tmp_path, make_backend=doubles) as opened:
+        yield opened

@@ -53,7 +53,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(breaker, "FIRST_PAUSE_S", 0.05)
     monkeypatch.setattr(breaker, "MOST_PAUSE_S", 0.1)
     monkeypatch.setattr(breaker, "CONNECT_S", 0.3)
-    monkeypatch.setattr(breaker, "HURRY_S", 0.01)
+    monkeypatch.setattr(breaker, "LOOK_S", 0.01)
 
 
 @pytest.fixture(scope="module")
@@ -197,13 +197,13 @@ async def test_tls_is_verified(tmp_path: Path) -> None:
     server = RedisServer(tmp_path, *tls, *files, "--tls-ca-cert-file", str(certificate))
     try:
         url = f"rediss://localhost:{port}/1"
-        link = await Address.parse(f"{url}?ssl_ca_certs={certificate}").connect(lambda why: None)
+        link = await Address(f"{url}?ssl_ca_certs={certificate}").connect(lambda why: None)
         assert await link.ask("GET", "torchlane:none") is None
         link.close()
         other = url.replace("localhost", "127.0.0.1")  # the certificate is not for that name
         for wrong in (url, f"{other}?ssl_ca_certs={certificate}"):
             with pytest.raises(ssl.SSLCertVerificationError):
-                await Address.parse(wrong).connect(lambda why: None)
+                await Address(wrong).connect(lambda why: None)
     finally:
         server.stop()
 

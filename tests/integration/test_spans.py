@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import grpc
@@ -21,13 +21,10 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from structlog.testing import capture_logs
 
 from app.codecs.tensor import TensorCodec
-from app.errors import ModelError
 from app.telemetry.spans import Ids, Sampling, Spans
 from app.telemetry.tracing import Tracing
-from app.types import Arrays
-from tests.artifacts import write_artifact
 from tests.integration.grpc_calls import row, serving
-from tests.integration.listening import Doubles, Listening, listening, until
+from tests.integration.listening import Doubles, Listening, until
 from tests.integration.wire import ask_for, request
 
 ASGI = {"expect": "100-continue"}  # such a request takes the ASGI way
@@ -108,22 +105,9 @@ def times_of(span: ReadableSpan) -> tuple[int, int]:
     return span.start_time, span.end_time
 
 
-def fail_on_13(inputs: Arrays) -> Arrays | None:
-    if (inputs["x"] == 13).any():
-        raise ModelError("thirteen")
-    return None
-
-
 @pytest.fixture
-def doubles() -> Doubles:
-    return Doubles(fail_on_13)
-
-
-@pytest.fixture
-async def server(tmp_path: Path, doubles: Doubles) -> AsyncIterator[Listening]:
-    write_artifact(tmp_path, "double", 3)
-    async with listening(tmp_path, make_backend=doubles) as opened:
-        yield opened
+def server(doubling: Listening) -> Listening:
+    return doubling
 
 
 @pytest.fixture

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
 import pytest
 from structlog.testing import capture_logs
 
-from app.errors import ModelError
 from app.telemetry.tracing import BatchRecord, RequestTrace, Token
-from app.types import Arrays
-from tests.artifacts import write_artifact
-from tests.integration.listening import Doubles, Listening, listening, until
+from tests.integration.listening import Doubles, Listening, until
 from tests.integration.wire import ask_for, request
 
 ASGI = {"expect": "100-continue"}  # such a request takes the ASGI way
@@ -43,22 +39,9 @@ class Heard:
         self.errors.append(trace.error)
 
 
-def fail_on_13(inputs: Arrays) -> Arrays | None:
-    if (inputs["x"] == 13).any():
-        raise ModelError("thirteen")
-    return None
-
-
 @pytest.fixture
-def doubles() -> Doubles:
-    return Doubles(fail_on_13)
-
-
-@pytest.fixture
-async def server(tmp_path: Path, doubles: Doubles) -> AsyncIterator[Listening]:
-    write_artifact(tmp_path, "double", 3)
-    async with listening(tmp_path, make_backend=doubles) as opened:
-        yield opened
+def server(doubling: Listening) -> Listening:
+    return doubling
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ SECRET = "hunter2"
     ],
 )
 def test_shown_address_has_no_login(url: str, shown: str) -> None:
-    address = Address.parse(url)
+    address = Address(url)
     assert address.shown == shown
     assert SECRET not in repr(address)
 
@@ -43,7 +43,7 @@ def test_shown_address_has_no_login(url: str, shown: str) -> None:
 )
 def test_wrong_options_are_refused(options: str, problem: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=problem) as caught:
-        Address.parse(f"rediss://:{SECRET}@cache{options}")
+        Address(f"rediss://:{SECRET}@cache{options}")
     assert SECRET not in str(caught.value)
 
 
