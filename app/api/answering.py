@@ -187,8 +187,7 @@ class Answering:
         record.is_repeat = self._remembered is not None
         if submission is None:
             return
-        counts = submission.counts
-        record.cache = counts if any(counts) else None
+        record.cache = submission.cache if any(submission.cache) else None
         record.queue_s, record.batch_items = submission.queue_s, submission.batch_items
 
     def _with_invalid(
