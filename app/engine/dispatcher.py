@@ -162,7 +162,7 @@ class Dispatcher:
             return None
         pool = pools[0]
         idle = pool.idle(queue.model)
-        if idle and idle[0].runs_a_load and len(pools) > 1:  # it may prove a version for long
+        if idle and len(pools) > 1 and idle[0].runs_a_load:  # it may prove a version for long
             others = pools[1].idle(queue.model)
             if others and not others[0].runs_a_load:
                 pool, idle = pools[1], others
