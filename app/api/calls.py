@@ -126,7 +126,7 @@ class Call(Answering):
         self._items = 0
         self.arrived_at = service.engine.now()
         self.find_model()
-        self._lag_s = service.engine.read_lag_s()
+        self._lag_s = service.engine.read_lag.seconds()
         content_length = fields.get(b"content-length", b"")
         if content_length.isdigit():
             check_length(int(content_length[:MAX_DIGITS]), service.limits.max_body_bytes)

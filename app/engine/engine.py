@@ -122,6 +122,7 @@ class Engine(Settler):
 
     Attributes:
         now: returns the current time on the clock of all deadlines.
+        read_lag: bounds the time that bytes just read spent in the socket buffer.
         takes_inner_calls: set while a handler calls, whose request was accepted before a drain.
     """
 
@@ -152,7 +153,7 @@ class Engine(Settler):
         if tier is not None:
             self._lookups = Lookups(tier, clock, self, self._dispatcher.poke)
         self._admission = Admission(self._timeline)
-        self._lag = ReadLag(clock, self._dispatcher)
+        self.read_lag = ReadLag(clock, self._dispatcher)
         self._models: dict[ModelId, _Served] = {}
         self._open = OpenSubmissions(clock)
         self._expected: dict[Submission, _Served] = {}  # requests whose items are not decoded yet
@@ -192,7 +193,7 @@ class Engine(Settler):
     ) -> Submission:
         """The first half of `predict`: accept or reject the items, at once and as a whole.
 
-        `lag_s` is the result of `read_lag_s` when the request was read; `label` is the request's
+        `lag_s` is the result of `read_lag` when the request was read; `label` is the request's
         name in the log if the model fails on an item; `invalid` is the number of its items that
         were left out, with which it counts as failed in part; `foreseen` is the result of `foresee`
         in the same turn of the event loop.
@@ -355,10 +356,6 @@ class Engine(Settler):
         served.queue.metrics.count_lookups(submission.cache)
         count_outcomes(served.queue.metrics, submission, now)
         return submission
-
-    def read_lag_s(self) -> float:
-        """Upper bound on the seconds that the bytes just read spent in the socket buffer."""
-        return self._lag.seconds()
 
     def foresee(self, model: ModelId, deadline: float, lag_s: float) -> bool:
         """Reject a request before it is decoded, if not even one item would be in time.
