@@ -194,10 +194,10 @@ def cache_counts(hit: int, miss: int, items: int) -> CacheCounts:
     return CacheCounts(hit, miss, items - hit - miss)
 
 
-def counts_with_found(counts: CacheCounts, found: int) -> CacheCounts:
-    """Counts of a request after the second cache has answered some of its items."""
-    misses = min(counts.miss, found)
-    return CacheCounts(counts.hit + found, counts.miss - misses, counts.joined - found + misses)
+def with_one_found(counts: CacheCounts) -> CacheCounts:
+    """Counts of a request after the second cache has answered one of its items."""
+    misses = min(counts.miss, 1)  # else it has joined the lookup of another request
+    return CacheCounts(counts.hit + 1, counts.miss - misses, counts.joined - 1 + misses)
 
 
 class Answer:

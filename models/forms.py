@@ -48,7 +48,7 @@ def input_tensors(arrays: Arrays, inputs: Sequence[TensorSpec]) -> list[torch.Te
 
     They share the arrays' memory; a read-only array is copied, because torch warns about it.
     """
-    values = (arrays[spec.name] for spec in inputs)
+    values = [arrays[spec.name] for spec in inputs]
     return [torch.from_numpy(each if each.flags.writeable else each.copy()) for each in values]
 
 

@@ -68,7 +68,7 @@ class OnnxForm:
             raise ValueError(f"{len(tensors)} inputs given, but {len(self._inputs)} are expected")
         arrays = [tensor.contiguous().numpy() for tensor in tensors]
         outputs = _call(self.model.run, None, dict(zip(self._inputs, arrays, strict=True)))
-        return [torch.from_numpy(array) for array in outputs]
+        return list(map(torch.from_numpy, outputs))
 
 
 _MODELS: SharedModels[OnnxForm] = SharedModels()

@@ -121,7 +121,10 @@ Rounds: TypeAlias = Mapping[int, Mapping[Form, Sequence[float]]]
 
 def form_at(steps: Sequence[Step], size: int) -> Form:
     """Return the form for a batch of `size`; beyond the measured sizes, that of the last step."""
-    return next((step.form for step in steps if size <= step.up_to), steps[-1].form)
+    for step in steps:
+        if size <= step.up_to:
+            return step.form
+    return steps[-1].form
 
 
 def choose(

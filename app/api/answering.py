@@ -172,7 +172,9 @@ class Answering:
             answer.outcomes = ()  # freed with the pieces
             submission.forget()
             return self._large(answer, answered, outcomes, size, is_repeat)
-        written = self.write(self._mapped(outcomes))
+        if places is not None:
+            outcomes = mapped(places, outcomes, self.notes, drawn=self.draws)
+        written = self.write(outcomes)
         if is_repeat:
             self._remember(written)
         return self._finished(answer, answered, written)
@@ -185,8 +187,7 @@ class Answering:
         record.is_repeat = self._remembered is not None
         if submission is None:
             return
-        counts = submission.counts
-        record.cache = counts if any(counts) else None
+        record.cache = submission.cache if any(submission.cache) else None
         record.queue_s, record.batch_items = submission.queue_s, submission.batch_items
 
     def _with_invalid(
@@ -206,13 +207,6 @@ class Answering:
 
     def _chosen(self, outcome: Outcome) -> Outcome:
         return outcome if isinstance(outcome, ItemFailed) else self.chosen(outcome)
-
-    def _mapped(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
-        """The outcomes in the callers' pictures."""
-        places = self.model.codec.places
-        if places is None:
-            return outcomes
-        return mapped(places, outcomes, self.notes, drawn=self.draws)
 
     def _pieces(self, outcomes: Sequence[Outcome]) -> Pieces:
         """What `write_large` yields for the outcomes in the callers' pictures.

@@ -126,7 +126,7 @@ class Call(Answering):
         self._items = 0
         self.arrived_at = service.engine.now()
         self.find_model()
-        self._lag_s = service.engine.read_lag_s()
+        self._lag_s = service.engine.read_lag.seconds()
         content_length = fields.get(b"content-length", b"")
         if content_length.isdigit():
             check_length(int(content_length[:MAX_DIGITS]), service.limits.max_body_bytes)
@@ -256,10 +256,9 @@ class Call(Answering):
                 self._remembered = memo.get(self._digest)
             if self._remembered is not None:
                 keys = self._remembered.keys
-                self._asks_for(len(keys))
+                self._count_items(len(keys))
                 known = service.engine.submit_known(model.id, keys, self.deadline)
                 if known is not None:
-                    self._is_decoded(len(keys))
                     self._submission = known
                     return known
                 self._remembered = None  # its predictions have left the cache
@@ -273,10 +272,7 @@ class Call(Answering):
         except TorchlaneError:
             service.metrics.model(model.id).count_failure(time.perf_counter() - self._arrived)
             raise
-        self._keep_notes(items)
-        self._asks_for(len(items))
-        self._is_decoded(len(items))
-        self._reserve(len(items))
+        self._take_items(items)
         self._submission = service.engine.submit(
             model.id,
             items,
@@ -357,18 +353,9 @@ class Call(Answering):
                 return
         else:
             items = made
-        self._keep_notes(items)
-        self._is_decoded(len(items))
-        self._asks_for(len(items))
-        self._reserve(len(items))
+        self._take_items(items)
         invalid = len(self.invalid or ())
         self.service.engine.supply(submission, items, self.deadline, self._lag_s, invalid)
-
-    def _is_decoded(self, items: int) -> None:
-        self._decoded = time.perf_counter()
-        self._items = items
-        if self.trace is not None:
-            self.trace.decoded = self._decoded
 
     def _read_in_thread(self, body: bytes) -> list[Item]:
         self.on_loop = False
@@ -378,10 +365,18 @@ class Call(Answering):
         """Whether the caller no longer waits for items that are read in a thread."""
         return self._is_left
 
-    def _keep_notes(self, items: list[Item]) -> None:
-        """Keep the notes; only for models of pictures may some items have one and others none."""
+    def _take_items(self, items: list[Item]) -> None:
+        """Keep the items' notes, and count them and their answer, before they are submitted.
+
+        Raises:
+            RateLimited, PayloadTooLarge: see `Caller`.
+            Overloaded: if all answers would take too many bytes.
+        """
+        # Only for models of pictures may some items have a note and others none.
         if (items and items[0].note is not None) or self.model.codec.places is not None:
             self.notes = [item.note for item in items]
+        self._count_items(len(items))
+        self._reserve(len(items))
 
     def _drop_task(self) -> None:
         """Cancel the work in a thread; harmless if the work is done."""
@@ -389,11 +384,15 @@ class Call(Answering):
         if self._task is not None:
             self._task.cancel()
 
-    def _asks_for(self, items: int) -> None:
-        """Count the items once, however their number becomes known."""
+    def _count_items(self, items: int) -> None:
+        """Record how many there are, once that is known; for the caller's limit only once."""
         caller, self._caller = self._caller, None
         if caller is not None:
             caller.asks_for(items + len(self.invalid or ()))
+        self._decoded = time.perf_counter()
+        self._items = items
+        if self.trace is not None:
+            self.trace.decoded = self._decoded
 
 
 def _timeout_s(given: bytes, most_s: float) -> float:

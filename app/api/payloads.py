@@ -38,6 +38,7 @@ MAX_DIGITS = 18  # of a number in a header or URL: a longer number exceeds every
 MAX_UNCOUNTED_BYTES = 64 << 10
 SCAN_BYTES = 1 << 20  # searched for strings at once: takes some milliseconds, with the GIL
 QUOTE = np.uint8(ord('"'))
+SHAPES = {False: '{"input": X}', True: '{"inputs": [X, ...]}'}  # of one item, and of many
 MAX_BLANKS = 1000  # before JSON without a Content-Type
 USUAL_SPELLINGS = frozenset((JSON, OCTET_STREAM, NPY))
 UTF_8 = frozenset(("utf-8", "utf8", "us-ascii"))
@@ -104,9 +105,9 @@ def read_items(
     limits.read(len(body))
     check_marks(body, codec, max_items if many else 1, limits)
     values = _values(codec, body, many=many)
-    check_count(len(values), max_items)
     if not many:
         return [codec.decode(values[0], limits)]
+    check_count(len(values), max_items)
     if invalid is not None:
         return _valid_items(codec, values, limits, invalid)
     return [_decode_at(codec, index, value, limits) for index, value in enumerate(values)]
@@ -135,7 +136,7 @@ def _items_of_form(
     if len(inputs) > 1:
         instead = (
             "this model does not take its inputs as parts of a form; send JSON: "
-            f"{_shape(many)}, where X is an object with {listed(inputs)}"
+            f"{SHAPES[many]}, where X is an object with {listed(inputs)}"
         )
     files = read_files(content_type, body, max_items, instead=instead)
     return _items_of_files(codec, files, budget, many=many, invalid=invalid)
@@ -360,15 +361,11 @@ def without_strings(body: bytes) -> bytes:
     return b"".join(kept)
 
 
-def _shape(many: bool) -> str:
-    return '{"inputs": [X, ...]}' if many else '{"input": X}'
-
-
 def _values(codec: Codec, body: bytes, *, many: bool) -> list[object]:
     right, other, route = (
         ("inputs", "input", "/predict") if many else ("input", "inputs", "/batch-predict")
     )
-    shape = _shape(many)
+    shape = SHAPES[many]
     payload = parsed_json(body, f"; send {shape}", nan=codec.takes_nan)
     if not isinstance(payload, dict) or set(payload) != {right}:
         hint = ""

@@ -162,9 +162,8 @@ class FormBackend:
         return self._forward is not None and self._forward == other._forward
 
     def run(self, inputs: Arrays) -> Arrays:
-        lane = self._on_lane()
-        if lane is not None:
-            return lane.launch(inputs).outputs()
+        if self.works_by_itself:
+            return self._launching().launch(inputs).outputs()
         return run_forward(self._get_forward(), inputs, self.manifest, self.device)
 
     def stage(self, shapes: Mapping[str, Sequence[int]]) -> Arrays:
@@ -183,9 +182,9 @@ class FormBackend:
         """Whether the device computes while its thread does something else."""
         return self.device.type == "cuda"
 
-    def streams(self) -> DeviceStreams | None:
-        """The device's streams for the calling thread; None if it is not asynchronous."""
-        return streams_of(self.device) if self.works_by_itself else None
+    def streams(self) -> DeviceStreams:
+        """The streams of an asynchronous device for the calling thread."""
+        return streams_of(self.device)
 
     def close(self) -> None:
         if self._lane is not None:
@@ -200,15 +199,11 @@ class FormBackend:
         return self._forward
 
     def _launching(self) -> Lane:
-        lane = self._on_lane()
-        if lane is None:
-            raise ReplicaError(f"bug: {self.device} cannot launch batches, it only runs them")
-        return lane
-
-    def _on_lane(self) -> Lane | None:
         """The lane, created in the thread that uses it."""
-        if self._lane is None and (streams := self.streams()) is not None:
-            self._lane = Lane(self._get_forward(), self.manifest, streams, self.device)
+        if not self.works_by_itself:
+            raise ReplicaError(f"bug: {self.device} cannot launch batches, it only runs them")
+        if self._lane is None:
+            self._lane = Lane(self._get_forward(), self.manifest, self.streams(), self.device)
         return self._lane
 
 

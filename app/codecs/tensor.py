@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import chain
 
 import numpy as np
 
@@ -333,13 +334,15 @@ def _array(spec: TensorSpec, value: object) -> Array:
     return null_as_nan(array) if spec.nan else array
 
 
-def _kinds(values: list[object], axes: int = MAX_AXES) -> set[type]:
+def _kinds(values: list[object]) -> set[type]:
     """The types of JSON values and of those in their lists, as deep as numpy reads them."""
-    kinds = set(map(type, values))
-    if list in kinds and axes > 1:
-        for each in values:
-            if isinstance(each, list):
-                kinds |= _kinds(each, axes - 1)
+    kinds, lists = set[type](), [values]
+    for _ in range(MAX_AXES):
+        found = set(map(type, chain.from_iterable(lists)))
+        kinds |= found
+        if list not in found:
+            break
+        lists = [each for outer in lists for each in outer if isinstance(each, list)]
     return kinds
 
 

@@ -194,7 +194,7 @@ class BatchCost:
         self._grow_at = 0.0
         # Caches by length, cleared by every change.
         self._tables: dict[int, list[tuple[int, float]]] = {}
-        self._full: dict[int, float] = {}
+        self._full: dict[int, tuple[int, float]] = {}
 
     def expected_s(self, items: int, length: int = 0) -> float:
         """Seconds of a batch of `items`; 0 until a batch has been measured."""
@@ -217,16 +217,17 @@ class BatchCost:
             return largest
         return max(1, min(self._curves.most_items(length), largest))
 
-    def full_s(self, length: int = 0) -> float:
-        """Seconds of a full batch; 0 until a batch has been measured."""
-        full_s = self._full.get(length)
-        if full_s is None:
-            full_s = self._full[length] = self.expected_s(self.most_of(length), length)
-        return full_s
+    def full(self, length: int = 0) -> tuple[int, float]:
+        """Items and seconds of a full batch; 0 s until a batch has been measured."""
+        full = self._full.get(length)
+        if full is None:
+            most = self.most_of(length)
+            full = self._full[length] = most, self.expected_s(most, length)
+        return full
 
     def longest_s(self) -> float:
         """Seconds of a full batch of the longest measured items."""
-        return self.full_s(self._curves.lengths[-1] if self._curves.lengths else 0)
+        return self.full(self._curves.lengths[-1] if self._curves.lengths else 0)[1]
 
     def limit(self, largest: int) -> None:
         """Change the maximum number of items in one batch."""
@@ -296,8 +297,9 @@ class BatchCost:
         for a running batch, or hardly longer than one item, where overhead dominates. The size with
         the best throughput wins, reduced by a share (HASTE) for the time that a batch takes.
         """
-        if self.full_s(length) * NO_PRESSURE <= max(0.0, allowed_s):
-            return self.most_of(length)
+        most, full_s = self.full(length)
+        if full_s * NO_PRESSURE <= max(0.0, allowed_s):
+            return most
         seconds = self._by_size(length)
         longest_s = max(allowed_s / 2, HARDLY_LONGER * seconds[0][1])
         best, best_worth = 1, 0.0

@@ -326,22 +326,18 @@ def _rows(outputs: Arrays, count: int, finish: Finish) -> list[Outcome]:
                 finite = np.ones(count, dtype=bool)
             finite &= np.isfinite(array.reshape(count, -1)).all(axis=1)
     with np.errstate(invalid="ignore", over="ignore"):  # rows that are not finite become errors
-        finished = {name: _owned(array, count) for name, array in finish(outputs).items()}
+        finished = {name: _copies(array, count) for name, array in finish(outputs).items()}
     return [
-        {name: _row(array, row) for name, array in finished.items()}
+        {name: rows[row] for name, rows in finished.items()}
         if finite is None or finite[row]
         else NonFiniteOutput("the model returned NaN or infinity for this item")
         for row in range(count)
     ]
 
 
-def _owned(array: Array, count: int) -> Array:
-    """An array whose rows can be answers: the backend's next run may overwrite its own array."""
+def _copies(array: Array, count: int) -> list[Array]:
+    """The rows of an output, as copies: the backend's next run may overwrite its array."""
     if array.nbytes > count * SHARED_ROW_BYTES:
-        return array  # each row is copied
-    return frozen_copy(array)
-
-
-def _row(array: Array, row: int) -> Array:
-    answer = array[row, ...]
-    return frozen_copy(answer) if answer.nbytes > SHARED_ROW_BYTES else answer
+        return [frozen_copy(array[row, ...]) for row in range(count)]
+    shared = frozen_copy(array)
+    return [shared[row, ...] for row in range(count)]

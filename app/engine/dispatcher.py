@@ -162,7 +162,7 @@ class Dispatcher:
             return None
         pool = pools[0]
         idle = pool.idle(queue.model)
-        if idle and idle[0].runs_a_load and len(pools) > 1:  # it may prove a version for long
+        if idle and len(pools) > 1 and idle[0].runs_a_load:  # it may prove a version for long
             others = pools[1].idle(queue.model)
             if others and not others[0].runs_a_load:
                 pool, idle = pools[1], others
@@ -346,12 +346,10 @@ class Dispatcher:
     def _settle(self, batch: Batch, report: Report, began: float) -> None:
         """Pass on the outcomes; items without one move to another replica, once."""
         queue, size = batch.queue, len(batch.tickets)
-        computed, moving = 0, list[Ticket]()
+        moving: list[Ticket] = []
         for ticket, outcome in zip(batch.tickets, report.outcomes, strict=True):
             queue_s = began - ticket.enqueued_at
             if outcome is not None:
-                computed += 1
-                self._observer.queued(batch, ticket, queue_s)
                 self._settler.settle(queue, ticket, outcome, queue_s, report.compute_s, size)
             elif ticket.abandoned:
                 self._settler.settle(queue, ticket, None, queue_s, report.compute_s, size)
@@ -360,7 +358,6 @@ class Dispatcher:
             else:
                 lost = BackendFailed("the replica failed and no other could run this item")
                 self._settler.settle(queue, ticket, lost, queue_s, report.compute_s, size)
-        queue.metrics.computed.inc(computed)
         if moving:
             queue.tickets.put_back(moving)
             queue.metrics.moved.inc(len(moving))

@@ -121,6 +121,8 @@ class Engine(Settler):
         tier: a second cache, shared with other servers.
 
     Attributes:
+        now: returns the current time on the clock of all deadlines.
+        read_lag: bounds the time that bytes just read spent in the socket buffer.
         takes_inner_calls: set while a handler calls, whose request was accepted before a drain.
     """
 
@@ -135,7 +137,7 @@ class Engine(Settler):
     ) -> None:
         self._replicas = replicas
         self._kinds = {replica.name: replica.device.kind for replica in replicas}
-        self._clock = clock
+        self.now = clock.now  # not a method: each request needs it several times
         self._metrics = metrics
         self._config = config
         self._cache = PredictionCache(config.cache_bytes, config.cache_ttl_s, clock.now)
@@ -151,16 +153,12 @@ class Engine(Settler):
         if tier is not None:
             self._lookups = Lookups(tier, clock, self, self._dispatcher.poke)
         self._admission = Admission(self._timeline)
-        self._lag = ReadLag(clock, self._dispatcher)
+        self.read_lag = ReadLag(clock, self._dispatcher)
         self._models: dict[ModelId, _Served] = {}
         self._open = OpenSubmissions(clock)
         self._expected: dict[Submission, _Served] = {}  # requests whose items are not decoded yet
         self._draining = False
         self.takes_inner_calls = False
-
-    def now(self) -> float:
-        """The current time on the clock of all deadlines."""
-        return self._clock.now()
 
     async def predict(
         self, model: ModelId, items: Sequence[Item], deadline: float, *, are_copies: bool = False
@@ -195,23 +193,23 @@ class Engine(Settler):
     ) -> Submission:
         """The first half of `predict`: accept or reject the items, at once and as a whole.
 
-        `lag_s` is the result of `read_lag_s` when the request was read; `label` is the request's
+        `lag_s` is the result of `read_lag` when the request was read; `label` is the request's
         name in the log if the model fails on an item; `invalid` is the number of its items that
         were left out, with which it counts as failed in part; `foreseen` is the result of `foresee`
         in the same turn of the event loop.
         """
         served = self._served(model)
-        submission = Submission(deadline, served.closed, label, self._clock.now())
+        submission = Submission(deadline, served.closed, label, self.now())
         submission.invalid = invalid
         submission.is_request = not are_copies
         try:
             submission.cache = self._place(served, submission, items, lag_s, foreseen=foreseen)
         except TorchlaneError:
             if submission.is_request:
-                served.queue.metrics.count_failure(self._clock.now() - submission.began)
+                served.queue.metrics.count_failure(self.now() - submission.began)
             raise
         if submission.is_settled:
-            count_outcomes(served.queue.metrics, submission, self._clock.now())
+            count_outcomes(served.queue.metrics, submission, self.now())
         else:
             self._open.add(submission)
         return submission
@@ -232,7 +230,7 @@ class Engine(Settler):
             ended()
             self._closed(served.queue, submission)
 
-        submission = Submission(deadline, closed, label, self._clock.now())
+        submission = Submission(deadline, closed, label, self.now())
         submission.expect()
         self._expected[submission] = served
         self._open.add(submission)
@@ -302,7 +300,7 @@ class Engine(Settler):
             else:
                 fresh.append(item)
                 fresh_keys.append(key)
-        now = self._clock.now()
+        now = self.now()
         self._admission.admit(queue, fresh, deadline, lag_s, now, foreseen=foreseen)
         if queue.demand is not None and fresh:
             self._timeline.add(queue)  # unless it is there
@@ -341,7 +339,7 @@ class Engine(Settler):
         served = self._served(model)
         if not served.queue.caches:
             return None
-        now = self._clock.now()
+        now = self.now()
         submission = Submission(deadline, served.closed, began=now)
         for key in keys:
             value = self._cache.get(key)
@@ -359,10 +357,6 @@ class Engine(Settler):
         count_outcomes(served.queue.metrics, submission, now)
         return submission
 
-    def read_lag_s(self) -> float:
-        """Upper bound on the seconds that the bytes just read spent in the socket buffer."""
-        return self._lag.seconds()
-
     def foresee(self, model: ModelId, deadline: float, lag_s: float) -> bool:
         """Reject a request before it is decoded, if not even one item would be in time.
 
@@ -373,7 +367,7 @@ class Engine(Settler):
             ModelNotFound, ModelNotReady, Overloaded, ShuttingDown: as in `submit`.
         """
         served = self._served(model)
-        queue, now = served.queue, self._clock.now()
+        queue, now = served.queue, self.now()
         if self._dispatcher.has_nothing():
             return False
         if deadline <= now or (queue.demand is not None and queue.demand.is_cold):
@@ -553,7 +547,7 @@ class Engine(Settler):
         self._open.close(submission)
         if submission.error is not None:
             self._leave(queue, submission)
-        count_outcomes(queue.metrics, submission, self._clock.now())
+        count_outcomes(queue.metrics, submission, self.now())
         then, submission.then = submission.then, None  # it often holds the submission: a cycle
         if then is not None:
             try:

@@ -12,7 +12,7 @@ from app.engine.clock import Clock, Timer
 from app.engine.dispatcher import Settler
 from app.engine.queue import ASKED, ModelQueue, Ticket
 from app.engine.shared_tier import HIT, Found, NotFound, SharedTier, fits
-from app.types import ONE_HIT, ONE_MISS, Arrays, Item
+from app.types import ONE_HIT, ONE_MISS, Arrays, Item, with_one_found
 
 LOG = structlog.get_logger(__name__)
 
@@ -134,7 +134,7 @@ class Lookups:
         queue.metrics.count_lookups(ONE_HIT)
         queue.tickets.withdraw(ticket)
         for waiter in ticket.waiters:
-            waiter.found += 1
+            waiter.cache = with_one_found(waiter.cache)
         took_s = self._clock.now() - ticket.enqueued_at
         self._settler.settle(queue, ticket, value, took_s, 0.0, 0)
         return True

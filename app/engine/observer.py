@@ -50,6 +50,11 @@ class BatchObserver:
         if batch.record is not None:
             self._tell(batch.record, batch, report, took)
             trace_id = batch.record.trace_id
+        for ticket, outcome in zip(tickets, report.outcomes, strict=True):
+            if outcome is not None:
+                queue.metrics.computed.amount += 1
+                its_trace = queue.flights.trace_id(ticket) if trace_id else ""
+                queue.metrics.queue_seconds.observe(took.began - ticket.enqueued_at, its_trace)
         if report.forwards:
             queue.metrics.compute_seconds.observe(report.compute_s, trace_id)
         if report.forwards > 1:
@@ -62,12 +67,6 @@ class BatchObserver:
             )
         if report.errors:
             self._complain(batch, report, now)
-
-    def queued(self, batch: Batch, ticket: Ticket, queue_s: float) -> None:
-        """An item was computed, after this many seconds in the queue."""
-        traced = batch.record is not None and batch.record.trace_id
-        trace_id = batch.queue.flights.trace_id(ticket) if traced else ""
-        batch.queue.metrics.queue_seconds.observe(queue_s, trace_id)
 
     def _complain(self, batch: Batch, report: Report, now: float) -> None:
         queue = batch.queue

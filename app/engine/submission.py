@@ -12,7 +12,7 @@ import structlog
 from app.engine.clock import Clock, Timer
 from app.errors import Abandoned, DeadlineExceeded, TorchlaneError
 from app.telemetry.tracing import RequestTrace
-from app.types import Answer, CacheCounts, Outcome, counts_with_found
+from app.types import Answer, CacheCounts, Outcome
 
 LOG = structlog.get_logger(__name__)
 COMPACT_ABOVE = 64  # settled submissions that the heap may contain before it is swept
@@ -35,14 +35,13 @@ class Submission:
         is_settled: whether `result` can be called.
         keys: keys of the items, in order; equal items have equal keys.
         outcomes: outcomes so far, by key.
-        cache: how its items were found, once they are known.
+        cache: how its items were found so far, once they are known.
         error: why the wait has ended without all outcomes.
         queue_s, compute_s: the most seconds that any item was queued, or computed.
         batch_items: size of the largest batch.
         then: the caller's callback for the moment when it is settled.
         number: its number among the open submissions; 0 if it never waited.
         trace: the request's trace, if a sink follows it.
-        found: number of outcomes from the second cache.
         invalid: number of items that were left out because they do not fit the model.
         is_request: whether it counts as a request; else no caller sent its items.
     """
@@ -56,7 +55,6 @@ class Submission:
         "compute_s",
         "deadline",
         "error",
-        "found",
         "invalid",
         "is_request",
         "is_settled",
@@ -91,7 +89,6 @@ class Submission:
         self.then: Callable[[], None] | None = None
         self.number = 0
         self.trace: RequestTrace | None = None
-        self.found = 0
         self.invalid = 0
         self.is_request = True
         self._missing = 0
@@ -129,12 +126,7 @@ class Submission:
         outcomes: list[Outcome] = []
         for key in self.keys:
             outcomes.append(self.outcomes[key])  # compiled, a loop is faster
-        return Answer(outcomes, self.counts, self.queue_s, self.compute_s, self.batch_items)
-
-    @property
-    def counts(self) -> CacheCounts:
-        """How its items were found so far."""
-        return counts_with_found(self.cache, self.found) if self.found else self.cache
+        return Answer(outcomes, self.cache, self.queue_s, self.compute_s, self.batch_items)
 
     def forget(self) -> None:
         """Drop the outcomes, so that only their reader keeps them; there is no `result` then."""

@@ -252,8 +252,8 @@ class Timeline:
             fresh[0].items if len(fresh) == 1 else sum([each.items for each in fresh])
         )
         cost = queue.costs[pools[0].kind]
-        full_s = cost.full_s()
-        count = items // cost.most_of(0) + tickets.shape_count + len(fresh)
+        most, full_s = cost.full()
+        count = items // most + tickets.shape_count + len(fresh)
         work_s = count * full_s * (1 + MARGIN * cost.deviation) + queue.limits.batch_wait_s
         for track in pools[0].tracks:
             own_s = work_s

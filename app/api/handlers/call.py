@@ -229,8 +229,7 @@ class HandlerCall(HandlerStreaming):
         if self.stream is not None and not self._handler.manifest.streams:
             raise ModelNotReady(REPLACED)
         count = self._count(bodies)
-        self._asks_for(count)
-        self._is_decoded(count)
+        self._count_items(count)
         handler, query, accept = self._handler, self._query(), ""
         if not (self.many or self.tensors or self.is_nested or self.stream is not None):
             accept = self.accept.decode("latin-1")

@@ -139,10 +139,8 @@ class Exchange:
         """Submit the body, which is complete."""
         if self._is_decided or self._call is None:
             return
-        if self._timer is not None:
-            self._timer.cancel()
         body = b"".join(self._body)  # most bodies come in one piece, which is not copied
-        self._release_body()
+        self._end_body()
         try:
             submission = self._call.begin(body, self._request_id)
         except Exception as error:
@@ -219,6 +217,7 @@ class Exchange:
 
     def _fail(self, error: Exception) -> None:
         if not self._is_decided:
+            self._end_body()
             self._write(self._error_answer(error))
 
     def _error_answer(self, error: Exception) -> RawAnswer:
@@ -246,9 +245,6 @@ class Exchange:
         status, headers, content = answer
         writer = self._connection.writer
         self._is_decided = True
-        self._release_body()
-        if self._timer is not None:
-            self._timer.cancel()
         is_long = False
         sent = 0
         if writer.can_answer:
@@ -282,8 +278,10 @@ class Exchange:
             self._connection.close_behind_answer()
         self._connection.answered()
 
-    def _release_body(self) -> None:
-        """Drop the body, which is complete or no longer wanted."""
+    def _end_body(self) -> None:
+        """Drop the body, which is complete or no longer wanted, and stop waiting for the rest."""
+        if self._timer is not None:
+            self._timer.cancel()
         self._body.clear()
         if self._held_bytes:
             self._connection.service.bodies.give_back(self._held_bytes)

@@ -50,7 +50,7 @@ async def test_read_lag_reduces_the_remaining_time() -> None:
 
         def lag_s() -> float:
             """As asked when a head is read."""
-            return round(r.engine.read_lag_s(), 6)
+            return round(r.engine.read_lag.seconds(), 6)
 
         assert lag_s() == 0
         r.clock.advance(0.07)  # in the same turn

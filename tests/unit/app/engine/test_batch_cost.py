@@ -27,7 +27,7 @@ def cost_of(largest: int, measured: Mapping[int, float]) -> BatchCost:
 def test_cost_is_zero_before_measurements() -> None:
     cost = cost_of(64, {})
     assert [cost.expected_s(items) for items in (1, 64)] == [0, 0]
-    assert cost.full_s() == 0
+    assert cost.full() == (64, 0)
     assert cost.batch_size(0.001) == 64
 
 
@@ -37,7 +37,7 @@ def test_interpolation_between_and_beyond_sizes() -> None:
     assert cost.expected_s(5) == pytest.approx(0.025)
     assert cost.expected_s(8) == 0.040
     assert cost.expected_s(1) == 0.010
-    assert cost.expected_s(64) == cost.full_s() == pytest.approx(0.320)
+    assert cost.expected_s(64) == cost.full()[1] == pytest.approx(0.320)
 
 
 @pytest.mark.parametrize("slower", [0.5, 1.3, 4.0])
@@ -154,7 +154,7 @@ class TestLengths:
         assert [cost.most_of(length) for length in (1, 4, 8, 16, 32, 300)] == [64, 64, 32, 16, 8, 1]
         assert cost.batch_size(100.0, 4) == 64
         assert cost.batch_size(100.0, 16) == 16
-        assert cost.full_s(16) == pytest.approx(0.0266)
+        assert cost.full(16)[1] == pytest.approx(0.0266)
 
     def test_out_of_memory_limits_longer_items_proportionally(self) -> None:
         cost = BatchCost(64, {8: {64: 0.1}, 512: {64: 1.0}})
