@@ -6,6 +6,7 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
+SERVES := .venv/.serves
 READY := .venv/.ready
 MODEL ?= digits
 OUT ?= artifacts
@@ -37,39 +38,45 @@ CHAOS_ROUND ?=
 CHAOS_ARGS ?=
 MISHAPS_ARGS ?=
 
+PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+EDITABLE := TORCHLANE_PURE=1 $(PIP) --no-build-isolation --editable
+
 # The pip that Python brings takes three times as long to find these packages. hatchling builds the editable package; an
-# environment of its own for that would take as long as to find all of them.
-$(READY): pyproject.toml constraints.txt
+# environment of its own for that would take as long as to find all of them. mypy and setuptools make the machine code.
+$(SERVES): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || \
 	  { echo "Python 3.11, 3.12 or 3.13 is needed: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=26'
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
-	  --no-deps $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt hatchling
-	TORCHLANE_PURE=1 $(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[dev]'
+	$(PIP) --no-deps $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) torch
+	$(PIP) hatchling mypy setuptools
+	$(EDITABLE) '.[export,onnx-export,openvino]'
+	@touch $@
+
+$(READY): $(SERVES)
+	$(EDITABLE) '.[dev]'
 	@touch $@
 
 # Builds machine code of the current sources if there is none; if that fails, prints one line with the reason.
 COMPILE := $(BIN)/python deploy/compile.py
 
 .PHONY: setup
-setup: $(READY) ## create the virtual environment .venv with all dependencies, and compile the server
+setup: $(READY) ## create the virtual environment .venv with all extras and what tests need, and compile the server
 	@$(COMPILE)
 
 .PHONY: export
 export: $(READY) ## train and export MODEL (default: digits) to OUT (default: artifacts)
 	$(BIN)/torchlane export $(MODEL) --out $(OUT)
 
-ARTIFACTS := ls artifacts/*/*/manifest.json >/dev/null 2>&1 || $(MAKE) --no-print-directory export
+ARTIFACTS := ls artifacts/*/*/manifest.json >/dev/null 2>&1 || $(BIN)/torchlane export digits --out artifacts
 
 .PHONY: serve
-serve: $(READY) ## serve artifacts/, after an export of digits if it is empty; SERVE_ARGS='--port 9000': flags
+serve: $(SERVES) ## serve artifacts/, after an export of digits if it is empty; SERVE_ARGS='--port 9000': flags
 	@$(if $(findstring --model-dir,$(SERVE_ARGS)),:,$(ARTIFACTS))
 	@exec $(COMPILE) --run -m app $(SERVE_ARGS)
 
 .PHONY: serve-python
-serve-python: $(READY) ## serve from the sources without machine code, for development
+serve-python: $(SERVES) ## serve from the sources without machine code, for development
 	@$(if $(findstring --model-dir,$(SERVE_ARGS)),:,$(ARTIFACTS))
 	@exec $(BIN)/torchlane serve $(SERVE_ARGS)
 
