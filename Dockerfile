@@ -104,12 +104,12 @@ RUN --mount=type=secret,id=extra_ca \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/*
 RUN --mount=type=secret,id=extra_ca --mount=type=bind,from=wheels,target=/wheels \
     --mount=type=cache,target=/root/.cache/pip \
-    install-into /opt/venv hatchling $([ "$TORCHLANE_PURE" = 1 ] || echo mypy setuptools types-cachetools)
+    install-into /opt/venv hatchling $([ "$TORCHLANE_PURE" = 1 ] || echo mypy setuptools)
 COPY --from=packaging /usr/local/bin/package-into /usr/local/bin/
 COPY --from=packaging /build ./
 COPY app app
 # without models/definitions: serving needs no Python code of a model
-COPY models/*.py models/
+COPY models/*.py models/*.cpp models/*.pyi models/
 COPY models/stores models/stores
 RUN package-into /opt/venv /opt/torchlane
 

@@ -23,7 +23,7 @@ from deploy.compile import BUILDS, DIGESTED, CompileError, check_compilers, comp
 from deploy.package import NAME, build  # noqa: E402
 
 PURE = os.environ.get("TORCHLANE_PURE")
-COMPILERS = {"mypy", "setuptools", "types-cachetools"}
+COMPILERS = {"mypy", "setuptools"}
 WITHOUT = {"torch"}  # a dependency whose types no compiled module uses
 
 
