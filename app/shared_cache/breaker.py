@@ -19,11 +19,11 @@ from redis.backoff import EqualJitterBackoff
 from app.shared_cache.link import Link, LinkError
 
 LOG = structlog.get_logger(__name__)
-IN_A_ROW = 5  # consecutive failures that open the breaker
 MOST_SHARE = 0.5  # maximum share of failures, a moving average
-WEIGHT = 0.13  # of the newest result: IN_A_ROW failures after successes are just above MOST_SHARE
+WEIGHT = 0.13  # of the newest result: five failures after successes are just above MOST_SHARE
 CONNECT_S = 1.0  # for a connection and its login
-LOOK_S = 0.5  # between two probes of a connection
+LOOK_S = 0.5  # between two probes of a connection, and for the answer of one in use
+HURRY_S = 0.05  # until the next probe after one that failed
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.25, 5.0
 MOST_DOUBLINGS = 10  # redis-py raises 2 to this power
 STEADY_S = 10.0  # a connection that lasted for this long resets the pause
@@ -40,7 +40,7 @@ class Breaker:
         shown: the server, for the log.
         connect: creates a connection; see `Address.connect`.
         probe: sends a command that shows whether a link can be used; raises LinkError if not.
-        limit_s: time limit for the probe.
+        limit_s: time limit for the probe of a connection that is not in use yet.
 
     Attributes:
         link: the link to use; None: the breaker is open.
@@ -119,21 +119,25 @@ class Breaker:
     async def _watch(self, link: Link) -> None:
         """Probe a link until the breaker opens; offer it for use once it answers in time.
 
-        Raises:
-            LinkError: if the server answers a probe with an error.
+        Once it is in use, requests measure its answers, and a busy event loop reads a probe's late:
+        the probe only finds that a link is dead.
         """
         self._share = 0.0
         while not self._opened.is_set():
+            pause_s = HURRY_S
             try:
-                async with asyncio.timeout(self._limit_s):
+                async with asyncio.timeout(self._limit_s if self.link is None else LOOK_S):
                     await self._probe(link)
             except TimeoutError:
                 self.failed(LATE)
+            except LinkError as error:
+                self.failed(str(error))
             else:
+                pause_s = LOOK_S
                 self.succeeded()
                 self._offer(link)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
+                async with asyncio.timeout(pause_s):
                     await self._opened.wait()
 
     def _offer(self, link: Link) -> None:

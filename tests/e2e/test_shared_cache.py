@@ -206,7 +206,7 @@ def test_a_paused_redis_opens_the_breaker(models: Path, redis: RedisServer, tmp_
     say(f"opened after {opened_s:.2f} s and {timeouts:.0f} late answers")
     say(f"closed {closed_s:.2f} s after SIGCONT; {found}")
     say("\n".join(log))
-    assert timeouts <= breaker.IN_A_ROW + 8  # as many as may be asked at the same time
+    assert timeouts <= 5 + 8  # as many as may be asked at the same time
     assert len(log) <= 12  # there, gone and back, for reading and writing; twice if it is busy
     assert found["miss"] > 0
     assert p99(paused) <= p99(before) * 1.5 + BUDGET_MS + 5.0  # what a busy machine adds

@@ -220,7 +220,7 @@ async def test_late_server_opens_the_breaker(
     async with running(server.path) as r:
         await r.closed()
         server.script = never
-        for _ in range(breaker.IN_A_ROW):
+        for _ in range(5):
             assert not r.tier.is_open
             r.tier.find([KEY], lambda found: pytest.fail("nobody waits"))()
         assert r.tier.is_open
