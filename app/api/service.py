@@ -56,6 +56,7 @@ class Profiler(Protocol):
         Raises:
             AlreadyRecording: if another profile is being recorded, in any worker.
             NotRecorded: if there is no room in the temporary folder.
+            ShuttingDown: if the server is stopping.
         """
 
 

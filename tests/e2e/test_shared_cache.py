@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from app.shared_cache import breaker
+
 from loadtests.capacity.linear import linear_artifact
 from tests.e2e.server import Server, running
 from tests.redis_server import RedisServer, needs_redis

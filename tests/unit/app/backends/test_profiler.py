@@ -14,7 +14,8 @@ import torch
 from structlog.testing import capture_logs
 
 from app.backends import profiler
-from app.backends.profiler import BATCHES, DONE, FULL, LEFT, STOPPING, Profiler, batch_range
+from app.backends.profiler import BATCHES, DONE, FULL, STOPPING, Profiler, batch_range
+from app.errors import ShuttingDown
 from app.types import Profile
 
 X = torch.randn(3, 3)
@@ -83,6 +84,8 @@ async def test_server_stop_ends_and_returns_the_profile() -> None:
         profile = await work
     assert profile.ended == STOPPING
     assert "aten::mm" in [each["name"] for each in events(profile)]
+    with pytest.raises(ShuttingDown):
+        await made(stopping.is_set).profile(1, compressed=True)
 
 
 async def test_full_trace_ends_the_profile() -> None:
@@ -99,31 +102,31 @@ async def test_leaving_caller_ends_the_profile() -> None:
     work.cancel()
     with capture_logs() as logs, pytest.raises(asyncio.CancelledError):
         await work
-    assert logs[-1]["ended"] == LEFT
+    assert [line["event"] for line in logs] == ["profile_dropped"]
     assert not BATCHES.recorded
     assert not torch.autograd.profiler._is_profiler_enabled
     assert (await made().profile(0.1, compressed=True)).ended == DONE
 
 
-async def test_recording_begins_and_ends_between_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_recording_ends_between_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profiler, "HELD_S", 0.2)
     inside, go_on = threading.Event(), threading.Event()
 
     def work() -> None:
-        with BATCHES.range("long"):
+        with batch_range("long", 1, 1):
             inside.set()
             go_on.wait(20)
-
-    async def hold() -> None:
-        async with BATCHES.held():
-            pass
 
     thread = threading.Thread(target=work)
     thread.start()
     inside.wait(20)
-    holding = asyncio.create_task(hold())
+    waiting = asyncio.create_task(BATCHES.hold())
     await asyncio.sleep(0.05)
-    assert not holding.done()
-    await holding  # HELD_S is over
+    assert not waiting.done()
+    waiting.cancel()  # it is told so after the wait
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    assert await waiting  # HELD_S is over
+    BATCHES.go_on()
     go_on.set()
     thread.join()
