@@ -68,7 +68,7 @@ setup: $(READY) ## create the virtual environment .venv with all extras and what
 export: $(READY) ## train and export MODEL (default: digits) to OUT (default: artifacts)
 	$(BIN)/torchlane export $(MODEL) --out $(OUT)
 
-ARTIFACTS := ls artifacts/*/*/manifest.json >/dev/null 2>&1 || $(BIN)/torchlane export digits --out artifacts
+ARTIFACTS := ls artifacts/*/*/manifest.json >/dev/null 2>&1 || $(BIN)/torchlane export $(MODEL) --out artifacts
 
 .PHONY: serve
 serve: $(SERVES) ## serve artifacts/, after an export of digits if it is empty; SERVE_ARGS='--port 9000': flags

@@ -85,8 +85,11 @@ def _report(chosen: dict[str, Place]) -> Iterator[Line]:
 def _versions() -> Iterator[Line]:
     # Not at the top: torch takes a second or two.
     from app.main import is_compiled  # noqa: PLC0415
+    from models.torchscript import reads_without_gil  # noqa: PLC0415
 
     code = "machine code" if is_compiled() else "Python alone"
+    if is_compiled() and not reads_without_gil():
+        code += ", but TorchScript files are read with the GIL: compile with the installed torch"
     yield f"torchlane {own_version()} ({code})", False
     yield f"Python {platform.python_version()} at {sys.executable}", False
     versions = ((name, installed_version(name)) for name in DISTRIBUTIONS)

@@ -36,7 +36,7 @@ def delivering(
     future: asyncio.Future[T],
     unwanted: Callable[[T], None] | None = None,
 ) -> Callable[[], None]:
-    """A call for another thread: it works, and gives the result or exception to the future.
+    """Return a function that runs the work and delivers its result or exception to the future.
 
     Args:
         work: the work.

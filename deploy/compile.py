@@ -121,8 +121,8 @@ COMPILED = (
     "app/telemetry/tracing.py",
     "app/types.py",
 )
-# mypy does not read packages whose types the compiled modules do without, nor the 5,000 modules
-# that those import.
+# Instead of the checkout's settings, because mypy need not check again, nor read 5,000 modules of
+# the packages below: a compiled module must not depend on their types, which become Any.
 MYPY = """
 [mypy]
 plugins = pydantic.mypy
@@ -450,8 +450,7 @@ def _build() -> None:
             debug_level="0",
         )
         made += [_extension(file, "c++17", py_limited_api=True) for file in native]
-        if _torch():
-            made += [_with_torch(prefix + file) for file in NATIVE_OF_TORCH]
+        made += _of_torch([prefix + file for file in NATIVE_OF_TORCH])
         setup(
             name="torchlane-compiled",
             packages=[],
@@ -471,16 +470,19 @@ def _extension(file: str, standard: str, **more: Any) -> Any:
     return Extension(name, [file], language="c++", extra_compile_args=flags, **more)
 
 
-def _with_torch(file: str) -> Any:
-    from torch.utils import cpp_extension  # noqa: PLC0415
-
-    return _extension(
-        file,
-        "c++20",
-        include_dirs=cpp_extension.include_paths(),
-        library_dirs=cpp_extension.library_paths(),
-        libraries=["c10", "torch", "torch_cpu", "torch_python"],
-    )
+def _of_torch(files: Sequence[str]) -> list[Any]:
+    """The modules that use torch's headers; none without them, or if the compiler is too old."""
+    try:
+        from torch.utils import cpp_extension  # noqa: PLC0415
+    except ImportError:
+        return []
+    more = {
+        "include_dirs": cpp_extension.include_paths(),
+        "library_dirs": cpp_extension.library_paths(),
+        "libraries": ["c10", "torch", "torch_cpu", "torch_python"],
+        "optional": True,
+    }
+    return [_extension(file, "c++20", **more) for file in files]
 
 
 if __name__ == "__main__":

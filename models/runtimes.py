@@ -104,8 +104,8 @@ def import_package(module: str, name: str, extra: str) -> Any:
 def memory_file() -> Iterator[tuple[BinaryIO, str]]:
     """Provide an empty file in memory and its path, or a temporary file where there is none.
 
-    Torch holds the GIL while it loads: 192 MiB take 0.12 s by name, 1.3 s from a Python
-    object (torch 2.13, AMD EPYC). ONNX Runtime keeps bytes for as long as the model.
+    Without machine code torch holds the GIL while it loads: 192 MiB take 0.12 s by name, 1.3 s from
+    a Python object (torch 2.13, AMD EPYC). ONNX Runtime keeps bytes for as long as the model.
     """
     try:
         descriptor = os.memfd_create("model")

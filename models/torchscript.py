@@ -65,6 +65,11 @@ def read_torchscript(path: str, device: torch.device) -> torch.jit.ScriptModule:
     return (_native() or _by_torch)(path, device).eval()
 
 
+def reads_without_gil() -> bool:
+    """Whether files are read by machine code, so that other threads run meanwhile."""
+    return _native() is not None
+
+
 def _by_torch(path: str, device: torch.device) -> torch.jit.ScriptModule:
     load: Callable[..., Any] = torch.jit.load  # untyped in torch
     module: torch.jit.ScriptModule = load(path, map_location=device)

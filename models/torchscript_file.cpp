@@ -7,7 +7,7 @@
 namespace {
 
 torch::jit::Module load(const std::string& path, const std::string& device) {
-  pybind11::gil_scoped_release others_run;
+  pybind11::gil_scoped_release without_gil;
   auto unit = std::make_shared<torch::jit::CompilationUnit>();
   torch::jit::ExtraFilesMap no_extra_files;
   return torch::jit::import_ir_module(std::move(unit), path, c10::Device(device), no_extra_files);

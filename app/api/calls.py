@@ -256,9 +256,10 @@ class Call(Answering):
                 self._remembered = memo.get(self._digest)
             if self._remembered is not None:
                 keys = self._remembered.keys
-                self._count_items(len(keys))
+                self._charge(len(keys))
                 known = service.engine.submit_known(model.id, keys, self.deadline)
                 if known is not None:
+                    self._count_items(len(keys))
                     self._submission = known
                     return known
                 self._remembered = None  # its predictions have left the cache
@@ -385,14 +386,18 @@ class Call(Answering):
             self._task.cancel()
 
     def _count_items(self, items: int) -> None:
-        """Record how many there are, once that is known; for the caller's limit only once."""
-        caller, self._caller = self._caller, None
-        if caller is not None:
-            caller.asks_for(items + len(self.invalid or ()))
+        """Record how many items there are, which have been decoded, and charge for them."""
         self._decoded = time.perf_counter()
         self._items = items
         if self.trace is not None:
             self.trace.decoded = self._decoded
+        self._charge(items)
+
+    def _charge(self, items: int) -> None:
+        """Count the items for the caller's limit, once, however their number becomes known."""
+        caller, self._caller = self._caller, None
+        if caller is not None:
+            caller.asks_for(items + len(self.invalid or ()))
 
 
 def _timeout_s(given: bytes, most_s: float) -> float:

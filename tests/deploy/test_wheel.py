@@ -19,7 +19,7 @@ import httpx
 import pytest
 from packaging.version import Version
 
-from deploy.compile import COMPILED, NATIVE, CompileError, check_compilers
+from deploy.compile import COMPILED, NATIVE, NATIVE_OF_TORCH, CompileError, check_compilers
 from tests.compose.stack import ROOT
 from tests.e2e.server import PLAIN, Server, free_port, wait_ready
 
@@ -130,7 +130,8 @@ def test_a_wheel_contains_one_package(installed: Installed) -> None:
     names = {each.name for each in packages.iterdir()}
     assert names == {"torchlane", f"{NAME}.dist-info", "dependencies.pth"}
     assert "py.typed" in {each.name for each in (packages / "torchlane").iterdir()}
-    modules = [packages / "torchlane" / Path(each).with_suffix("") for each in (*COMPILED, *NATIVE)]
+    files = (*COMPILED, *NATIVE, *NATIVE_OF_TORCH)
+    modules = [packages / "torchlane" / Path(each).with_suffix("") for each in files]
     machine_code = [each for each in modules if list(each.parent.glob(f"{each.name}.*.so"))]
     assert machine_code == (modules if installed.is_compiled else [])
 

@@ -20,7 +20,6 @@ from pathlib import Path
 
 import pytest
 
-
 from loadtests.capacity.linear import linear_artifact
 from tests.e2e.server import Server, running
 from tests.redis_server import RedisServer, needs_redis

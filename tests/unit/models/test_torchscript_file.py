@@ -43,7 +43,8 @@ def chosen_anew() -> Iterator[None]:
 
 def saved(folder: Path) -> Path:
     file = folder / "script.pt"
-    torch.jit.script(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Dropout())).save(file)
+    module = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Dropout())
+    torch.jit.script(module).save(file)  # type: ignore[no-untyped-call]
     return file
 
 
@@ -86,7 +87,7 @@ def test_it_reads_what_torch_reads(
     reader: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, x = saved(tmp_path), torch.randn(2, 4)
-    expected = torch.jit.load(file).eval()(x)
+    expected = torch.jit.load(file).eval()(x)  # type: ignore[no-untyped-call]
     monkeypatch.setitem(sys.modules, "models.torchscript_file", reader)
     monkeypatch.setattr(torch.jit, "load", None)
     module = read_torchscript(str(file), CPU)
