@@ -49,8 +49,8 @@ $(SERVES): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=26'
 	$(PIP) --no-deps $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) torch
-	$(PIP) hatchling mypy setuptools
-	$(EDITABLE) '.[export,onnx-export,openvino]'
+	$(PIP) hatchling
+	$(EDITABLE) '.[export,onnx-export,openvino]' mypy setuptools
 	@touch $@
 
 $(READY): $(SERVES)
