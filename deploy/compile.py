@@ -446,7 +446,8 @@ def _build() -> None:
             group_name=prefix.replace("/", ".") + "torchlane",  # names the shared library
             target_dir=scratch,
             opt_level=LEVEL,
-            multi_file=True,  # the C compiler takes half as long as for one file
+            # The C compiler takes half as long as for one file. In a package mypyc loses its headers.
+            multi_file=not prefix,
             debug_level="0",
         )
         made += [_extension(file, "c++17", py_limited_api=True) for file in native]
