@@ -446,7 +446,7 @@ def _build() -> None:
             group_name=prefix.replace("/", ".") + "torchlane",  # names the shared library
             target_dir=scratch,
             opt_level=LEVEL,
-            # The C compiler takes half as long as for one file. In a package mypyc loses its headers.
+            # Half of the C compiler's time, but in a package mypyc does not find its headers.
             multi_file=not prefix,
             debug_level="0",
         )
