@@ -436,7 +436,9 @@ def _build() -> None:
     from setuptools import setup  # noqa: PLC0415
 
     prefix = _prefix(Path.cwd())
-    sources, native = ([prefix + file for file in files] for files in (COMPILED, NATIVE))
+    sources, native, of_torch = (
+        [prefix + file for file in files] for files in (COMPILED, NATIVE, NATIVE_OF_TORCH)
+    )
     Path("pyproject.toml").unlink()  # the copy's: setuptools would read it as its own
     with tempfile.TemporaryDirectory() as scratch:
         config = Path(scratch, "mypy.ini")
@@ -451,7 +453,7 @@ def _build() -> None:
             debug_level="0",
         )
         made += [_extension(file, "c++17", py_limited_api=True) for file in native]
-        made += _of_torch([prefix + file for file in NATIVE_OF_TORCH])
+        made += _of_torch(of_torch)
         setup(
             name="torchlane-compiled",
             packages=[],

@@ -7,6 +7,7 @@ import re
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -62,7 +63,15 @@ def read_torchscript(path: str, device: torch.device) -> torch.jit.ScriptModule:
     with open(path, "rb") as file:
         check_archive(file, "the TorchScript file")
     hush_quantized_tensors()  # int8 files create some
-    return (_native() or _by_torch)(path, device).eval()
+    return _read(path, device).eval()
+
+
+def _read(path: str, device: torch.device) -> torch.jit.ScriptModule:
+    if (native := _native()) is not None:
+        wrap: Callable[..., torch.jit.ScriptModule] = torch.jit._recursive.wrap_cpp_module
+        return wrap(native.load(path, str(device)))
+    load: Callable[..., torch.jit.ScriptModule] = torch.jit.load  # untyped in torch
+    return load(path, map_location=device)
 
 
 def reads_without_gil() -> bool:
@@ -70,28 +79,15 @@ def reads_without_gil() -> bool:
     return _native() is not None
 
 
-def _by_torch(path: str, device: torch.device) -> torch.jit.ScriptModule:
-    load: Callable[..., Any] = torch.jit.load  # untyped in torch
-    module: torch.jit.ScriptModule = load(path, map_location=device)
-    return module
-
-
 @functools.cache
-def _native() -> Callable[[str, torch.device], torch.jit.ScriptModule] | None:
-    """`torch.jit.load` that does not hold the GIL, if it has been compiled for this torch."""
+def _native() -> ModuleType | None:
+    """The reader that does not hold the GIL, if it has been compiled for this torch."""
     try:
         from models import torchscript_file  # noqa: PLC0415
     except ImportError:  # not compiled, or for a torch with other symbols
         return None
-    if torch.__version__.partition("+")[0] != torchscript_file.TORCH_VERSION:
-        return None
-
-    def load(path: str, device: torch.device) -> torch.jit.ScriptModule:
-        module = torchscript_file.load(path, str(device))
-        wrap: Callable[..., torch.jit.ScriptModule] = torch.jit._recursive.wrap_cpp_module
-        return wrap(module)
-
-    return load
+    is_for_this = torch.__version__.partition("+")[0] == torchscript_file.TORCH_VERSION
+    return torchscript_file if is_for_this else None
 
 
 def hush_quantized_tensors() -> None:
