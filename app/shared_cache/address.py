@@ -41,11 +41,12 @@ class Address:
             if "" in values:  # redis-py would ignore it
                 raise ValueError(f"the option {name!r} has no value")
         try:
-            self._made, self._tls = _made(url)
+            server, self._tls = _parsed(url)
         except (TypeError, *UNUSABLE) as error:
             raise ValueError(_wrong(url, error)) from None
-        is_path = isinstance(self._made, UnixDomainSocketConnection)
-        self.shown = self._made.path if is_path else f"{self._made.host}:{self._made.port}"
+        self._server = server
+        is_path = isinstance(server, UnixDomainSocketConnection)
+        self.shown = server.path if is_path else f"{server.host}:{server.port}"
 
     async def connect(self, lost: Callable[[str], None]) -> Link:
         """Connect and log in.
@@ -57,12 +58,12 @@ class Address:
             OSError, ValueError: if the server cannot be reached.
             LinkError: if the server cannot be used or rejects the login.
         """
-        loop, made = asyncio.get_running_loop(), self._made
+        loop, server = asyncio.get_running_loop(), self._server
         create = partial(Link, lost)
-        if isinstance(made, UnixDomainSocketConnection):
-            _, link = await loop.create_unix_connection(create, made.path)
+        if isinstance(server, UnixDomainSocketConnection):
+            _, link = await loop.create_unix_connection(create, server.path)
         else:
-            _, link = await loop.create_connection(create, made.host, made.port, ssl=self._tls)
+            _, link = await loop.create_connection(create, server.host, server.port, ssl=self._tls)
         try:
             await self._log_in(link)
         except BaseException:
@@ -71,23 +72,23 @@ class Address:
         return link
 
     async def _log_in(self, link: Link) -> None:
-        user, password = self._made.username, self._made.password or ""
+        user, password = self._server.username, self._server.password or ""
         if user or password:
             await link.ask("AUTH", *([user] if user else []), password)
-        if self._made.db:
-            await link.ask("SELECT", str(self._made.db))
+        if self._server.db:
+            await link.ask("SELECT", str(self._server.db))
         try:
             await link.ask("CLIENT", "SETNAME", NAME)
         except Refused:  # the user may lack the permission; the name is optional
             return
 
 
-def _made(url: str) -> tuple[Any, ssl.SSLContext | None]:
+def _parsed(url: str) -> tuple[Any, ssl.SSLContext | None]:
     """Let redis-py read a URL: a connection that is not opened, and its TLS context."""
     options = dict(parse_url(url))
     kind = options.pop("connection_class", Connection)
-    made = kind(**options)  # type: ignore[operator]
-    return made, made.ssl_context.get() if isinstance(made, SSLConnection) else None
+    server = kind(**options)  # type: ignore[operator]
+    return server, server.ssl_context.get() if isinstance(server, SSLConnection) else None
 
 
 def _wrong(url: str, error: Exception) -> str:
@@ -96,7 +97,7 @@ def _wrong(url: str, error: Exception) -> str:
     for name, values in parse_qs(parts.query).items():
         alone = f"{quote(name)}={quote(values[0])}"
         try:
-            _made(parts._replace(query=alone).geturl())
+            _parsed(parts._replace(query=alone).geturl())
         except TypeError:
             return f"redis-py does not know the option {name!r}"
         except UNUSABLE as failed:
