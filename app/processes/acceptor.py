@@ -11,7 +11,7 @@ import errno
 import socket
 from collections.abc import Mapping
 
-from app.api.ports import BACKLOG
+from app.api.ports import BACKLOG, ignore_new_connections
 from app.processes.descriptors import PAUSE_S, Shortage
 from app.processes.listener import BURST, EXHAUSTED
 from app.processes.worker import CONNECTION, ClosedConnections
@@ -99,6 +99,7 @@ class Acceptor:
     def _close(self) -> None:
         if self._closed:
             return
+        ignore_new_connections(self._listener)
         while self._accepting and self._accept():
             pass
         self._closed = True

@@ -17,6 +17,7 @@ from typing import Protocol
 
 import structlog
 
+from app.api.ports import ignore_new_connections
 from app.processes.descriptors import PAUSE_S, Shortage, is_free_for_connection
 
 LOG = structlog.get_logger(__name__)
@@ -104,6 +105,7 @@ class Listener(Source):
         if self._closed:
             return
         self._closed = True
+        ignore_new_connections(self._socket)
         while self._accept():
             pass
         self._loop.remove_reader(self._socket)

@@ -19,6 +19,7 @@ from app.api import idle
 from app.api.oip.grpc.client import Client, Core
 from app.api.oip.grpc.fair_queue import FairQueue
 from app.api.oip.grpc.peers import Peers
+from app.api.ports import ignore_new_connections
 
 LOG = structlog.get_logger(__name__)
 BUFFER_BYTES = 128 << 10  # read at once; a client that waits keeps as much
@@ -92,22 +93,24 @@ class Relay:
         self._listener = bound
         self._loop.add_reader(bound, self._accept, bound)
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept(self, listener: socket.socket) -> bool:
+        """Accept waiting connections up to a limit per turn; returns whether more may wait."""
         for _ in range(ACCEPTED):
             if not self._is_free(listener.fileno()):
                 self._make_room()
                 self._pause(listener, os.strerror(errno.EMFILE))
-                return
+                return False
             try:
                 connection, _ = listener.accept()
             except (BlockingIOError, InterruptedError):
-                return
+                return False
             except ConnectionAbortedError:
                 continue  # the client disconnected while it waited
             except OSError as error:  # no descriptors or memory: the socket stays readable
                 self._pause(listener, str(error))
-                return
+                return False
             self.take(connection)
+        return True
 
     def _pause(self, listener: socket.socket, why: str) -> None:
         self._tell(why)
@@ -219,16 +222,20 @@ class Relay:
             self._peers.remove(client.peer)
         self._events.closed()
 
-    def stop_listening(self) -> None:
-        """Accept no more connections."""
+    async def stop_listening(self) -> None:
+        """Accept no more connections; returns when the waiting ones have reached the core."""
         if self._listener is not None:
+            ignore_new_connections(self._listener)
+            while self._accept(self._listener):
+                pass
             self._loop.remove_reader(self._listener)
             self._listener.close()
             self._listener = None
+        while self._opening:
+            await asyncio.wait(self._opening)
 
     def close(self) -> None:
         """Close all connections."""
-        self.stop_listening()
         self.turns.close()
         while self._arrived:
             self._arrived.popleft().close()

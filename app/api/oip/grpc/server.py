@@ -141,7 +141,7 @@ class GrpcServer:
         relay, self._relay = self._relay, None
         if server is None or relay is None:
             return
-        relay.stop_listening()
+        await relay.stop_listening()
         self._reader.close()
         self._streams.close()
         # The shutdown is neither cancelled nor repeated: grpcio would fail if its calls were being

@@ -15,6 +15,7 @@ from app.api.oip.grpc.peers import Peers
 from app.api.oip.grpc.relay import LATE, Events, Relay
 
 pytestmark = pytest.mark.asyncio
+SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
 
 def _nothing() -> None:
@@ -25,6 +26,13 @@ async def _until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(30):
         while not holds():
             await asyncio.sleep(0.005)
+
+
+async def _speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A core that begins as gRPC's does, and ends with its client."""
+    writer.write(SETTINGS)
+    await reader.read()
+    writer.close()
 
 
 class Made:
@@ -55,9 +63,7 @@ async def test_a_connection_that_is_lost_and_then_cancelled_is_counted_once(
     connect, was_lost, has_ended = loop.connect_accepted_socket, False, asyncio.Event()
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"\x00\x00\x00\x04\x00\x00\x00\x00\x00")  # SETTINGS, as gRPC's core does
-        await reader.read()
-        writer.close()
+        await _speak(reader, writer)
         has_ended.set()
 
     core = await asyncio.start_server(speak, "127.0.0.1", 0)
@@ -119,4 +125,21 @@ async def test_a_connection_too_many_is_refused_and_counted() -> None:
     client = await made.connect()
     assert made.told == ["refused", "closed"]
     client.close()
+    made.relay.close()
+
+
+async def test_waiting_connections_reach_the_core_before_the_port_closes() -> None:
+    made = Made()
+    core = await asyncio.start_server(_speak, "127.0.0.1", 0)
+    made.relay.core = core.sockets[0].getsockname()[:2]
+    listener = socket.create_server(("127.0.0.1", 0))
+    clients = [socket.create_connection(listener.getsockname()) for _ in range(relay.OPENING + 1)]
+    made.relay.listen(listener)
+    await made.relay.stop_listening()
+    core.close()
+    for client in clients:
+        client.setblocking(False)
+        assert await asyncio.get_running_loop().sock_recv(client, 99) == SETTINGS
+        client.close()
+    await _until(lambda: made.told == ["closed"] * len(clients))
     made.relay.close()
