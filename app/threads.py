@@ -16,18 +16,27 @@ T = TypeVar("T")
 NICENESS = 5
 
 
-async def in_thread(work: Callable[[], T], unwanted: Callable[[T], None] | None = None) -> T:
+async def in_thread(
+    work: Callable[[], T], unwanted: Callable[[T], None] | None = None, *, nicely: bool = False
+) -> T:
     """Run long work in a thread of its own, which does not prevent the process from exiting.
 
     Args:
         work: the work.
         unwanted: called with its result if the wait was cancelled; None: nothing is.
+        nicely: with a lower priority than serving.
 
     Raises:
         Exception: any exception of `work`.
     """
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-    threading.Thread(target=delivering(work, future, unwanted), daemon=True).start()
+    run = delivering(work, future, unwanted)
+
+    def run_nicely() -> None:
+        lower_priority()
+        run()
+
+    threading.Thread(target=run_nicely if nicely else run, daemon=True).start()
     return await future
 
 

@@ -52,6 +52,7 @@ class SharedModels(Generic[Model]):
 
     def __init__(self) -> None:
         self._models: weakref.WeakValueDictionary[Hashable, Model] = weakref.WeakValueDictionary()
+        self._may_share: dict[Hashable, bool] = {}  # of all that were ever loaded
 
     def get(
         self,
@@ -66,7 +67,7 @@ class SharedModels(Generic[Model]):
             file: opened only if its model is not loaded yet.
             how: everything else that its loaded form depends on.
             load: loads it, by its path.
-            may_share: whether several threads may run what was loaded.
+            may_share: whether several threads may run what was loaded; asked once for a file.
         """
         key = (file.digest, how)
         is_locked = _LOADS.acquire(timeout=PATIENCE_S)
@@ -75,7 +76,9 @@ class SharedModels(Generic[Model]):
             if model is None:
                 with file.open() as path:
                     model = load(path)
-                if may_share(model):
+                if key not in self._may_share:
+                    self._may_share[key] = may_share(model)
+                if self._may_share[key]:
                     self._models[key] = model
             return model
         finally:

@@ -194,7 +194,9 @@ class Installer:
         self, model: ModelId, served: str | None, *, whole: bool
     ) -> Artifact | HandlerArtifact:
         """Open an artifact, and check all files of a model (`whole`) or of any handler."""
-        artifact = await in_thread(lambda: self._artifacts.open(model.plain, served, whole=whole))
+        artifact = await in_thread(
+            lambda: self._artifacts.open(model.plain, served, whole=whole), nicely=True
+        )
         if isinstance(artifact, HandlerArtifact) and not whole:
             return await self._open(model, artifact.digest, whole=True)
         return artifact

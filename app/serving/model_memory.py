@@ -1,7 +1,7 @@
 """What models take of the memory of a process, and which of them leave for others.
 
-What a model on demand is worth while it is loaded: its rate of use, times the seconds that a load
-takes, divided by its bytes. docs/adr/0039-models-on-demand.md compares this with other rules.
+What a model on demand is worth while it is loaded: its rate of use, times the seconds that another
+load would take, divided by its bytes. docs/adr/0039-models-on-demand.md compares it with others.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ LEAST_RETRY_S = 1.0
 REMEMBERED = 0.9  # of the figure of the last load: the least that counts
 HALF_LIFE = 8  # a use counts half once there have been this many later uses per model
 MOST_WEIGHT = 1e100  # before all counts of uses are scaled down
+LAST_LOAD = 0.3  # its weight in the seconds expected of the next: loads vary more than models do
 # Whatever else made the process grow meanwhile is not the model's.
 MOST_TIMES, MOST_MORE = 4, 32 << 20  # the largest figure of a load, by its largest file
 MIB = 1 << 20
@@ -69,7 +70,8 @@ class OnDemandModel:
     Attributes:
         is_coming: whether its load runs, or waits for another one.
         nbytes: memory that it takes; before the first load `file_bytes`.
-        load_s: seconds that its last load took; 0 before the first one.
+        first_s: seconds that its first load took, which also timed all batch sizes; 0 before it.
+        again_s: mean seconds of its later loads, the last ones weigh most; 0 before them.
         uses: its requests, the older the less they count; in the current weight of `memory`.
         used_at: moment of its last use.
         since: when it was last loaded.
@@ -94,7 +96,8 @@ class OnDemandModel:
         self.is_cold = True
         self.is_coming = False
         self.file_bytes = self.nbytes = file_bytes
-        self.load_s = self.uses = self.used_at = self.since = self.again_at = 0.0
+        self.first_s = self.again_s = 0.0
+        self.uses = self.used_at = self.since = self.again_at = 0.0
         self.problem: str | None = None
 
     def used(self) -> None:
@@ -109,6 +112,11 @@ class OnDemandModel:
     def may_load(self) -> bool:
         """See `Demand`."""
         return self.problem is None or self._memory.now() >= self.again_at
+
+    @property
+    def load_s(self) -> float:
+        """Seconds that its next load is expected to take; 0 before the first one."""
+        return self.again_s or self.first_s * self._memory.again_share
 
     @property
     def worth(self) -> float:
@@ -129,6 +137,7 @@ class ModelMemory:
     Attributes:
         models: those on demand.
         always: bytes of those that are always loaded.
+        again_share: seconds of a model's second load, as a share of its first one.
     """
 
     def __init__(
@@ -146,6 +155,8 @@ class ModelMemory:
         self.resident = resident
         self.models: dict[ModelId, OnDemandModel] = {}
         self.always: dict[ModelId, int] = {}
+        self.again_share = 1.0
+        self._first_s = self._second_s = 0.0  # of all models that were loaded twice
         self._weight = 1.0  # of a use now
         metrics.model_memory.set_function(self.taken)
         metrics.model_memory_limit.set(limits.budget_bytes)
@@ -165,14 +176,23 @@ class ModelMemory:
         now = self.resident()
         return 0 if now is None or before is None else max(0, now - before)
 
-    def has_loaded(self, model: OnDemandModel, before: int | None) -> None:
+    def has_loaded(self, model: OnDemandModel, before: int | None, seconds: float) -> None:
         """Record what a load took.
 
         Args:
             model: the model.
             before: bytes of the process before the load.
+            seconds: that the load took.
         """
         model.nbytes = max(self._measured(before, model.file_bytes), int(REMEMBERED * model.nbytes))
+        if not model.first_s:
+            model.first_s = seconds
+            return
+        if not model.again_s:
+            self._first_s += model.first_s
+            self._second_s += seconds
+            self.again_share = self._second_s / self._first_s
+        model.again_s = model.load_s + LAST_LOAD * (seconds - model.load_s)
 
     def count_always(self, model: ModelId, before: int | None, file_bytes: int) -> None:
         """Record what a model took that is always loaded; see `has_loaded`."""

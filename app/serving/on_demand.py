@@ -82,7 +82,7 @@ class OnDemandModels:
     def is_there(self, demand: OnDemandModel, seconds: float) -> None:
         """Record that a version on demand was loaded in `counted`, and how long that took."""
         demand.nbytes = self._memory.always.pop(demand.model)
-        demand.load_s, demand.since = seconds, self._now()
+        demand.first_s, demand.since = seconds, self._now()
         demand.used_at, demand.is_cold = demand.since, False
 
     def adjust(self, model: ModelId, idle_s: float | None) -> None:
@@ -195,9 +195,8 @@ class OnDemandModels:
                 except BaseException:
                     await self._pool.remove_everywhere(model.model)
                     raise
-                await in_thread(trim)
-                self._memory.has_loaded(model, before)
-                self._is_loaded(model)
+                await in_thread(trim, nicely=True)
+                self._is_loaded(model, before)
                 self._has_ended(model)
                 await self._make_room(None)  # the estimate may have been too low
         except Overloaded as error:
@@ -221,17 +220,20 @@ class OnDemandModels:
         if self._running is model:
             self._running = None
 
-    def _is_loaded(self, model: OnDemandModel) -> None:
+    def _is_loaded(self, model: OnDemandModel, before: int | None) -> None:
+        """Record that a load has ended; `before`: bytes of the process when it began."""
         now = self._now()
-        model.load_s, model.since, model.used_at = now - self._began, now, now
-        self._mean_s += (model.load_s - self._mean_s) * (0.1 if self._mean_s else 1.0)
+        seconds = now - self._began
+        self._memory.has_loaded(model, before, seconds)
+        model.since = model.used_at = now
+        self._mean_s += (seconds - self._mean_s) * (0.1 if self._mean_s else 1.0)
         model.is_cold, model.problem = False, None
         self._show(model, ModelState.READY)
         self._metrics.count_load(model.model, "warmed")
         LOG.info(
             "model_warmed",
             model=str(model.model.plain),
-            seconds=round(model.load_s, 2),
+            seconds=round(seconds, 2),
             mib=round(model.nbytes / MIB, 1),
         )
         self._engine.wake()
@@ -277,7 +279,7 @@ class OnDemandModels:
         self._engine.park(model.model)
         # Even if this load is cancelled: it is counted as cold.
         await asyncio.shield(self._pool.remove_everywhere(model.model))
-        await in_thread(trim)
+        await in_thread(trim, nicely=True)
         self._metrics.count_load(model.model, "cooled")
         LOG.info("model_cooled", model=str(model.model.plain))
 

@@ -47,9 +47,13 @@ class Scaled(nn.Module):
 
 @dataclass
 class Seen:
-    """What the callers saw."""
+    """What the callers saw.
 
-    asked: list[int] = field(default_factory=list)
+    Attributes:
+        asked: moments of the requests, and their models.
+    """
+
+    asked: list[tuple[float, int]] = field(default_factory=list)
     cold_s: list[float] = field(default_factory=list)
     refused: int = 0
     late: int = 0
@@ -65,29 +69,35 @@ def zipf(models: int, seed: int) -> Iterator[int]:
         yield order[bisect.bisect(weights, rng.random() * weights[-1])]
 
 
-def simulated(asked: Sequence[int], mib: Sequence[int], budget: float, *, lru: bool) -> float:
-    """The share of requests whose model would be there, by the server's rule or LRU."""
+def simulated(
+    asked: Sequence[tuple[float, int]], mib: Sequence[int], budget: float, *, lru: bool
+) -> float:
+    """The share of requests whose model would be there, by the server's rule or LRU.
+
+    Loads take no time, and each as long as another one of its size.
+    """
     uses, last = [0.0] * len(mib), [0] * len(mib)
-    there: set[int] = set()
+    since: dict[int, float] = {}  # by model that is there: when it was loaded
     hits = 0  # without the first request for each model
-    for now, model in enumerate(asked):
+    for now, (seconds, model) in enumerate(asked):
         uses[model] = 1 + uses[model] * 0.5 ** ((now - last[model]) / HALF_LIFE)
         last[model] = now
-        hits += now >= len(mib) and model in there
-        there.add(model)
-        while sum(mib[each] for each in there) > budget:
+        hits += now >= len(mib) and model in since
+        since.setdefault(model, seconds)
+        while sum(mib[each] for each in since) > budget:
 
             def worth(each: int) -> float:
                 faded = uses[each] * 0.5 ** ((now - last[each]) / HALF_LIFE)  # noqa: B023
                 return last[each] if lru else faded
 
-            there.remove(min(there - {model}, key=worth))
+            leaving = [each for each in since if seconds - since[each] >= MIN_RESIDENT_S]
+            del since[min(leaving, key=worth, default=model)]
     return hits / (len(asked) - len(mib))
 
 
 async def ask(client: httpx.AsyncClient, model: int, seen: Seen) -> None:
     """Send one request, and check its answer."""
-    seen.asked.append(model)
+    seen.asked.append((time.monotonic(), model))
     number = random.randrange(1000)
     began = time.monotonic()
     answer = await client.post(f"/models/m{model}/predict", json={"input": [number, 1]})

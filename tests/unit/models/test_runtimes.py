@@ -69,10 +69,22 @@ class TestShared:
         assert loads == [b"a file"]
         assert found[0] is found[1]
 
-    def test_what_must_not_be_shared_is_loaded_again(self) -> None:
+    @pytest.mark.parametrize("may_share", [True, False])
+    def test_whether_a_file_may_be_shared_is_asked_once(self, may_share: bool) -> None:
         shared = SharedModels[Loaded]()
-        first = shared.get(FILE, "how", lambda _: Loaded(), lambda _: False)
-        assert shared.get(FILE, "how", lambda _: Loaded(), lambda _: False) is not first
+        asked: list[Loaded] = []
+
+        def ask(model: Loaded) -> bool:
+            asked.append(model)
+            return may_share
+
+        first = shared.get(FILE, "how", lambda _: Loaded(), ask)
+        second = shared.get(FILE, "how", lambda _: Loaded(), ask)
+        assert (first is second) == may_share
+        del first, second
+        gc.collect()
+        assert shared.get(FILE, "how", lambda _: Loaded(), ask)
+        assert len(asked) == 1
 
     def test_a_load_that_hangs_delays_others_for_a_limited_time(
         self, monkeypatch: pytest.MonkeyPatch

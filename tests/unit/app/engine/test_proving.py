@@ -90,10 +90,18 @@ async def test_failed_check_prevents_the_installation(replica: Replica) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own on Linux")
-async def test_proof_runs_at_lower_priority(replica: Replica, proof: Proof) -> None:
-    installing = await begin(replica, FakeBackend(), proof)
+async def test_load_and_proof_run_at_lower_priority(replica: Replica, proof: Proof) -> None:
+    loading: list[int] = []
+
+    def load() -> Backend:
+        loading.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        return FakeBackend()
+
+    installing = asyncio.create_task(replica.install(NEW, load, proof))
+    await asyncio.to_thread(proof.begun.wait)
     usual = os.getpriority(os.PRIO_PROCESS, 0)
-    assert os.getpriority(os.PRIO_PROCESS, proof.thread) == min(19, usual + NICENESS)
+    lower = min(19, usual + NICENESS)
+    assert (loading, os.getpriority(os.PRIO_PROCESS, proof.thread)) == ([lower], lower)
     assert os.getpriority(os.PRIO_PROCESS, await run(replica)) == usual
     proof.go_on.set()
     await installing

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any, cast
@@ -70,13 +71,24 @@ class Server:
         )
 
     def add(
-        self, name: str, mib: int, *, load_s: float = 1.0, fails: Exception | None = None
+        self,
+        name: str,
+        mib: int,
+        *,
+        load_s: float = 1.0,
+        again_s: float | None = None,
+        fails: Exception | None = None,
     ) -> OnDemandModel:
+        """A model whose first load takes `load_s`, and each other one `again_s` or as long."""
+        seconds = itertools.chain(
+            [load_s], itertools.repeat(load_s if again_s is None else again_s)
+        )
+
         async def load() -> None:
             await asyncio.sleep(0)
             if fails is not None:
                 raise fails
-            self.now += load_s
+            self.now += next(seconds)
             self.grown += mib * MIB
 
         return self.models.add(ModelId(name, 1), load, mib * MIB, None)
@@ -118,6 +130,23 @@ async def test_what_takes_long_to_load_stays(server: Server) -> None:
     slow, quick, new = server.add("s", 5, load_s=9.0), server.add("q", 5), server.add("n", 5)
     await server.use(slow, quick, new)
     assert server.warm(slow, quick, new) == "sn"
+
+
+async def test_a_first_load_also_times_batch_sizes(server: Server) -> None:
+    a, b = (server.add(name, 5, load_s=9.0, again_s=3.0) for name in "ab")
+    await server.use(a, b)
+    assert (a.load_s, b.load_s) == (9.0, 9.0)
+    a.is_cold = True
+    await server.use(a)
+    assert (a.load_s, b.load_s) == pytest.approx((3.0, 3.0))
+
+
+async def test_one_slow_load_is_no_rule(server: Server) -> None:
+    a = server.add("a", 5, load_s=1.0, again_s=11.0)
+    await server.use(a)
+    a.again_s, a.is_cold = 1.0, True
+    await server.use(a)
+    assert a.load_s == pytest.approx(4.0)
 
 
 async def test_large_models_leave_before_small_ones(server: Server) -> None:
