@@ -70,7 +70,7 @@ class Download:
         wanted = {file.sha256: (name, file) for name, file in files.items()}
         missing = [each for each in wanted.values() if not self._cache.has(each[1])]
         parts = iter([part for name, file in missing for part in self._parts(name, file)])
-        ahead: deque[tuple[_Part, asyncio.Task[memoryview]]] = deque()
+        ahead: deque[tuple[_Part, asyncio.Task[list[memoryview]]]] = deque()
         try:
             while True:
                 while len(ahead) < AHEAD and (part := next(parts, None)) is not None:
@@ -79,10 +79,10 @@ class Download:
                     return
                 part, task = ahead.popleft()
                 try:
-                    data = await task
+                    pieces = await task
                 finally:
                     task.cancel()
-                await self._take(part, data)
+                await self._take(part, pieces)
         except TooLarge as error:
             raise Damaged(str(error)) from None
         finally:
@@ -113,20 +113,21 @@ class Download:
             return 0
         return size
 
-    async def _read(self, folder: str, part: _Part) -> memoryview:
+    async def _read(self, folder: str, part: _Part) -> list[memoryview]:
         if part.start == part.stop:
-            return memoryview(b"")
+            return []
         key = f"{folder}/{part.name}"
-        data = await self._store.read_range(key, part.start, part.stop, part.file.bytes)
-        self.nbytes += data.nbytes
-        if data.nbytes != part.stop - part.start:
+        pieces = await self._store.read_range(key, part.start, part.stop, part.file.bytes)
+        nbytes = sum(each.nbytes for each in pieces)
+        self.nbytes += nbytes
+        if nbytes != part.stop - part.start:
             raise Damaged(
-                f"the store sent {data.nbytes:,} bytes of {part.name} for "
+                f"the store sent {nbytes:,} bytes of {part.name} for "
                 f"{part.stop - part.start:,}; export the model again"
             )
-        return data
+        return pieces
 
-    async def _take(self, part: _Part, data: memoryview) -> None:
+    async def _take(self, part: _Part, pieces: list[memoryview]) -> None:
         """Write and digest a part, in order; after the last one, check the file."""
         partial = self._partial(part.file)
         if self._writing is None:
@@ -137,9 +138,9 @@ class Download:
                 self._digest.update(piece)
         try:
             loop = asyncio.get_running_loop()
-            digesting = loop.run_in_executor(None, self._digest.update, data)  # meanwhile
+            digesting = loop.run_in_executor(None, self._update, pieces)  # meanwhile
             try:
-                self._writing.write(data)
+                self._writing.writelines(pieces)
                 self._writing.flush()
             finally:
                 await digesting
@@ -158,6 +159,10 @@ class Download:
                 f"{part.file.sha256}; export the model again"
             )
         self._cache.add(partial, part.file)
+
+    def _update(self, pieces: list[memoryview]) -> None:
+        for piece in pieces:
+            self._digest.update(piece)
 
     def _partial(self, file: FileDigest) -> Path:
         return self._partials / file.sha256

@@ -83,8 +83,8 @@ class Store(abc.ABC):
         """
 
     @abc.abstractmethod
-    async def read_range(self, key: str, start: int, stop: int, size: int) -> memoryview:
-        """The bytes from `start` to `stop` of a file of `size` bytes.
+    async def read_range(self, key: str, start: int, stop: int, size: int) -> list[memoryview]:
+        """The bytes from `start` to `stop` of a file of `size` bytes, in pieces as they arrived.
 
         A file that is read at once needs no server that answers range requests.
 
@@ -154,21 +154,22 @@ class LibraryStore(Store):
             return Content(bytes(data), answer.meta["e_tag"])
         return None
 
-    async def read_range(self, key: str, start: int, stop: int, size: int) -> memoryview:
+    async def read_range(self, key: str, start: int, stop: int, size: int) -> list[memoryview]:
         """See `Store.read_range`."""
         import obstore  # noqa: PLC0415 # an extra
 
         if (start, stop) == (0, size):
-            return memoryview((await self.read(key, size)).data)
+            return [memoryview((await self.read(key, size)).data)]
         with self._translated(key):
             wanted: GetOptions = {"range": (start, stop)}
             answer = await obstore.get_async(self._store, key, options=wanted)
-            data = bytearray()
+            pieces, left = [], stop - start
             async for piece in answer.stream(PIECE):
-                data += piece
-                if len(data) > stop - start:  # whatever the head of the answer says
+                left -= len(piece)
+                if left < 0:  # whatever the head of the answer says
                     raise TooLarge(f"{key} sends more than the {stop - start:,} bytes asked for")
-            return memoryview(data)
+                pieces.append(memoryview(piece))
+            return pieces
 
     @contextlib.contextmanager
     def _translated(self, key: str | None) -> Iterator[None]:

@@ -97,7 +97,7 @@ class RegisteredModel(Store):
         files, name = self._inside(key)
         return Content((await files.read(name, limit)).data, None)
 
-    async def read_range(self, key: str, start: int, stop: int, size: int) -> memoryview:
+    async def read_range(self, key: str, start: int, stop: int, size: int) -> list[memoryview]:
         """See `Store.read_range`."""
         files, name = self._inside(key)
         return await files.read_range(name, start, stop, size)
@@ -200,7 +200,7 @@ class ProxiedFiles(Store):
         """See `Store.read_unless`."""
         return Content(await self._server.get(self._at(key), {}, limit), None)
 
-    async def read_range(self, key: str, start: int, stop: int, size: int) -> memoryview:
+    async def read_range(self, key: str, start: int, stop: int, size: int) -> list[memoryview]:
         """See `Store.read_range`; ranges of a file that follow each other are one request."""
         async with self._turn:
             if self._open is None or self._open[:2] != (key, start):
@@ -214,7 +214,7 @@ class ProxiedFiles(Store):
             finally:
                 if self._open is None:
                     await answer.aclose()
-            return memoryview(data)
+            return [memoryview(data)]
 
     async def stop_reading(self) -> None:
         """See `Store.stop_reading`."""
