@@ -82,7 +82,7 @@ RUN --mount=type=secret,id=extra_ca --mount=type=bind,from=wheels,target=/wheels
     --mount=type=cache,target=/root/.cache/pip \
     install-into /opt/build hatchling
 COPY LICENSE README.md pyproject.toml ./
-COPY deploy/compile.py deploy/metadata.py deploy/package.py deploy/wheel.py deploy/
+COPY deploy/compile.py deploy/machine_code.py deploy/metadata.py deploy/package.py deploy/wheel.py deploy/
 COPY torchlane torchlane
 COPY --chmod=755 <<'SCRIPT' /usr/local/bin/package-into
 #!/bin/sh

@@ -2,6 +2,7 @@
 
 python deploy/compile.py [--required] [--root FOLDER] [--run ARGUMENTS]
 
+deploy/machine_code.py names the modules and compiles them; this file keeps what it has made.
 `.compiled` becomes a link to a copy of `app` and `models` that has the compiled modules next to
 their sources. Tracebacks show the sources, which behave the same without the modules. The copy is
 named by a digest of everything it was built from, so a copy of other sources is never used. For a
@@ -30,13 +31,12 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("app", "models")
 PACKAGE = "torchlane"  # which contains them in a wheel
-# Part of the digest in addition to the packages: mypy's settings, library versions, this file.
-DIGESTED = ("constraints.txt", "deploy/compile.py", "pyproject.toml")
+# Part of the digest in addition to the packages: versions of libraries, and how it is built.
+DIGESTED = ("constraints.txt", "deploy/compile.py", "deploy/machine_code.py")
 # Not part of it, and linked from each build: a server does not import the definitions of models.
 UNSERVED = ("models/catalog.py", "models/definitions")
 BUILDS = ".builds"
@@ -46,93 +46,6 @@ HELD = "constraints.txt"  # in each build: locked while a server runs from it
 # Of the C compiler; .ci/run, which measures nothing, sets 0: half of the time.
 LEVEL = "0" if os.environ.get("MYPYC_OPT_LEVEL") == "0" else "2"
 INSTALL = "install g++ and Python's headers (Debian: apt install g++ python3-dev)"
-# Everything that a request passes through, except prometheus_client's part and most codecs, which
-# leave the work to numpy, Pillow and tokenizers.
-COMPILED = (
-    "app/access/guard.py",
-    "app/api/answering.py",
-    "app/api/answers.py",
-    "app/api/calls.py",
-    "app/api/endpoints.py",
-    "app/api/errors.py",
-    "app/api/handlers/answering.py",
-    "app/api/handlers/call.py",
-    "app/api/handlers/streams.py",
-    "app/api/instances.py",
-    "app/api/invocations/call.py",
-    "app/api/json_pieces.py",
-    "app/api/memo.py",
-    "app/api/memory.py",
-    "app/api/native/predictions.py",
-    "app/api/oip/answers.py",
-    "app/api/oip/handlers.py",
-    "app/api/oip/infer.py",
-    "app/api/oip/requests.py",
-    "app/api/oip/tensors.py",
-    "app/api/oip/grpc/call.py",
-    "app/api/oip/grpc/frames.py",
-    "app/api/oip/grpc/messages.py",
-    "app/api/oip/grpc/wire.py",
-    "app/api/origins.py",
-    "app/api/outcomes.py",
-    "app/api/payloads.py",
-    "app/api/request_ids.py",
-    "app/api/text/body.py",
-    "app/api/text/classify.py",
-    "app/api/text/embeddings.py",
-    "app/api/text/fields.py",
-    "app/api/text/rerank.py",
-    "app/api/text/root.py",
-    "app/api/text/scores.py",
-    "app/api/torchserve/predictions.py",
-    "app/api/transport/connection.py",
-    "app/api/transport/exchange.py",
-    "app/api/transport/known_head.py",
-    "app/api/transport/parsing.py",
-    "app/api/transport/reading.py",
-    "app/api/transport/writing.py",
-    "app/api/turns.py",
-    "app/codecs/answers.py",
-    "app/codecs/elements.py",
-    "app/codecs/numbers.py",
-    "app/engine/admission.py",
-    "app/engine/cache.py",
-    "app/engine/engine.py",
-    "app/engine/batch_runner.py",
-    "app/engine/complaints.py",
-    "app/engine/keys.py",
-    "app/engine/lookups.py",
-    "app/engine/batch_cost.py",
-    "app/engine/batch_policy.py",
-    "app/engine/dispatcher.py",
-    "app/engine/observer.py",
-    "app/engine/pool.py",
-    "app/engine/queue.py",
-    "app/engine/timeline.py",
-    "app/engine/widening.py",
-    "app/engine/singleflight.py",
-    "app/engine/submission.py",
-    "app/metrics/bound.py",
-    "app/metrics/tally.py",
-    "app/registry/loaded_models.py",
-    "app/telemetry/access_log.py",
-    "app/telemetry/gate.py",
-    "app/telemetry/line_rate.py",
-    "app/telemetry/tracing.py",
-    "app/types.py",
-)
-# Instead of the checkout's settings, because mypy need not check again, nor read 5,000 modules of
-# the packages below: a compiled module must not depend on their types, which become Any.
-MYPY = """
-[mypy]
-plugins = pydantic.mypy
-ignore_missing_imports = True
-[mypy-cryptography.*,huggingface_hub.*,opentelemetry.*,redis.*,rich.*,torch.*,transformers.*]
-follow_imports = skip
-"""
-# Extension modules in C++: app/codecs/name.cpp is compiled to the module app.codecs.name.
-NATIVE = ("app/codecs/json_numbers.cpp",)
-NATIVE_OF_TORCH = ("models/torchscript_file.cpp",)  # with its headers, if it is installed
 
 
 class CompileError(Exception):
@@ -148,12 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--required", action="store_true", help="fail without machine code")
     parser.add_argument("--root", type=Path, default=ROOT, metavar="FOLDER", help="the checkout")
     parser.add_argument("--run", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="for Python")
-    parser.add_argument("--in-place", action="store_true", help=argparse.SUPPRESS)  # by _make
     parser.add_argument("--beside", action="store_true", help=argparse.SUPPRESS)  # by _begin
     given = parser.parse_args(arguments)
-    if given.in_place:
-        _build()
-        return 0
     root = given.root.resolve()
     environment = dict(os.environ)
     try:
@@ -393,10 +302,10 @@ def _make(root: Path, folder: Path) -> Path:
         copy, log = Path(scratch) / "copy", Path(scratch) / "log"
         copy_sources(root, copy)
         folder = folder.with_name(digest(copy))  # the sources may have changed meanwhile
-        command = [sys.executable, str(copy / "deploy/compile.py"), "--in-place"]
+        command = [sys.executable, str(copy / "deploy/machine_code.py"), _prefix(copy), LEVEL]
         environment = os.environ | {"TMPDIR": scratch}  # deleted even if the compiler is killed
         with log.open("w") as output:
-            done = subprocess.run(  # nosec B603 # this file
+            done = subprocess.run(  # nosec B603 # a file of the checkout
                 command, cwd=copy, env=environment, stdout=output, stderr=output, check=False
             )
         if done.returncode:
@@ -423,69 +332,6 @@ def prune(builds: Path) -> None:
         ):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             old.rename(Path(scratch) / "old")  # never leave half a build at its name
-
-
-def _build() -> None:
-    """Compile the files below the working directory in place.
-
-    Raises:
-        SystemExit: raised by mypyc and setuptools for any error.
-    """
-    # Not at the top: importing them takes longer than everything else if nothing has changed.
-    from mypyc.build import mypycify  # noqa: PLC0415
-    from setuptools import setup  # noqa: PLC0415
-
-    prefix = _prefix(Path.cwd())
-    sources, native, of_torch = (
-        [prefix + file for file in files] for files in (COMPILED, NATIVE, NATIVE_OF_TORCH)
-    )
-    Path("pyproject.toml").unlink()  # the copy's: setuptools would read it as its own
-    with tempfile.TemporaryDirectory() as scratch:
-        config = Path(scratch, "mypy.ini")
-        config.write_text(MYPY)
-        made = mypycify(
-            [*("--config-file", str(config), "--cache-dir", f"{scratch}/mypy"), *sources],
-            group_name=prefix.replace("/", ".") + "torchlane",  # names the shared library
-            target_dir=scratch,
-            opt_level=LEVEL,
-            # Half of the C compiler's time, but in a package mypyc does not find its headers.
-            multi_file=not prefix,
-            debug_level="0",
-        )
-        made += [_extension(file, "c++17", py_limited_api=True) for file in native]
-        made += _of_torch(of_torch)
-        setup(
-            name="torchlane-compiled",
-            packages=[],
-            ext_modules=made,
-            script_args=[
-                *("--quiet", "build_ext", "--inplace", "--parallel=2"),
-                *("--build-temp", f"{scratch}/temp", "--build-lib", f"{scratch}/lib"),
-            ],
-        )
-
-
-def _extension(file: str, standard: str, **more: Any) -> Any:
-    from setuptools import Extension  # noqa: PLC0415
-
-    name = file.removesuffix(".cpp").replace("/", ".")
-    flags = [f"-std={standard}", "-O3", "-g0"]
-    return Extension(name, [file], language="c++", extra_compile_args=flags, **more)
-
-
-def _of_torch(files: Sequence[str]) -> list[Any]:
-    """The modules that use torch's headers; none without them, or if the compiler is too old."""
-    try:
-        from torch.utils import cpp_extension  # noqa: PLC0415
-    except ImportError:
-        return []
-    more = {
-        "include_dirs": cpp_extension.include_paths(),
-        "library_dirs": cpp_extension.library_paths(),
-        "libraries": ["c10", "torch", "torch_cpu", "torch_python"],
-        "optional": True,
-    }
-    return [_extension(file, "c++20", **more) for file in files]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Compiled reader of TorchScript files; deploy/compile.py builds it from torchscript_file.cpp."""
+"""Reader of TorchScript files; deploy/machine_code.py compiles it from torchscript_file.cpp."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Compiled reader of bodies of floats; deploy/compile.py builds it from json_numbers.cpp."""
+"""Compiled reader of bodies of floats; deploy/machine_code.py builds it from json_numbers.cpp."""
 
 def read(
     body: bytes, key: str, name: str, shape: tuple[int, ...], max_items: int | None, wide: bool, /

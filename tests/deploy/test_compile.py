@@ -18,11 +18,9 @@ import pytest
 
 from deploy.compile import (
     BUILDS,
-    COMPILED,
     DIGESTED,
     HELD,
     KEPT,
-    NATIVE,
     CompileError,
     compiled,
     copy_sources,
@@ -30,6 +28,7 @@ from deploy.compile import (
     prune,
     served,
 )
+from deploy.machine_code import COMPILED, NATIVE
 from tests.compose.stack import ROOT
 
 PYTHON_TELLS = ("--run", "-c", "import os; print('runs', os.environ.get('PYTHONPATH'))")

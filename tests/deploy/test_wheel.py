@@ -19,7 +19,8 @@ import httpx
 import pytest
 from packaging.version import Version
 
-from deploy.compile import COMPILED, NATIVE, NATIVE_OF_TORCH, CompileError, check_compilers
+from deploy.compile import CompileError, check_compilers
+from deploy.machine_code import COMPILED, NATIVE, NATIVE_OF_TORCH
 from tests.compose.stack import ROOT
 from tests.e2e.server import PLAIN, Server, free_port, wait_ready
 
