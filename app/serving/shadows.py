@@ -1,7 +1,8 @@
 """Shadows: another version computes copies of a model's items, and its answers are compared.
 
 A copy is taken where an item is computed, in whatever protocol it came, and is computed later, when
-no request waits for any model.
+no request waits for any model. Copies take at most a tenth of the time, so that few requests find
+a replica busy with one; further copies are dropped.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from models.tensors import Tolerance
 
 LOG = structlog.get_logger(__name__)
 MOST_ITEMS, MOST_BYTES = 64, 64 << 20  # that wait; further copies are dropped
-BATCH = 16  # copies that are computed at once
+# So many times as long as a copy took none is computed: a request that arrives meanwhile waits for
+# it, which one in ten may.
+REST = 9
 LOOK_S = 0.5  # between two looks at the settings
 PAUSE_S = 0.005  # before another look whether the engine is idle
 WAIT_S = 10.0  # a copy that waits longer is dropped
@@ -75,7 +78,7 @@ class Shadows:
         self._waiting_bytes = 0
         self._arrived = asyncio.Event()
         self._logged: dict[str, str] = {}  # by model, why its shadow computes nothing
-        self._write_at = 0.0
+        self._write_at = self._next_at = 0.0
 
     def of(self, name: str) -> Shadow | None:
         """The shadow of a model: that of the models file, else the one that its release needs."""
@@ -108,8 +111,14 @@ class Shadows:
         self._look()
         await self._write()
         if self._waiting:
-            await asyncio.sleep(PAUSE_S)
-            await self._compute()
+            pause_s = self._next_at - self._engine.now()
+            await asyncio.sleep(min(max(PAUSE_S, pause_s), LOOK_S))
+            self._drop_old()
+            if self._waiting and self._engine.is_idle and self._engine.now() >= self._next_at:
+                began = self._engine.now()
+                await self._compute()
+                ended = self._engine.now()
+                self._next_at = ended + REST * (ended - began)
         else:
             self._arrived.clear()
             with contextlib.suppress(TimeoutError):
@@ -164,33 +173,29 @@ class Shadows:
         labels = copy.source.id.name, str(copy.shadow.version), result
         self._metrics.shadow_items.labels(*labels).inc()
 
+    def _drop_old(self) -> None:
+        while self._waiting and self._waiting[0].since < self._engine.now() - WAIT_S:
+            self._count(self._next(), "dropped")
+
     async def _compute(self) -> None:
-        """Compute the oldest copies of one version, unless a request waits."""
-        if not self._engine.is_idle:
-            while self._waiting and self._waiting[0].since < self._engine.now() - WAIT_S:
-                self._count(self._next(), "dropped")
-            return
-        copies = [self._next()]
-        source, shadow = copies[0].source, copies[0].shadow
-        while self._waiting and len(copies) < BATCH and self._waiting[0].source is source:
-            copies.append(self._next())
+        """Compute the oldest copy, and compare it."""
+        copy = self._next()
+        source, shadow = copy.source, copy.shadow
         target = self._loaded.find(ModelId(source.id.name, shadow.version))
         if target is None or self._followed.get(source.id) != Pair.of(source, target, shadow):
             return  # the settings have changed since
-        items, deadline = [copy.item for copy in copies], self._engine.now() + COMPUTE_S
+        deadline = self._engine.now() + COMPUTE_S
         try:
-            answer = await self._engine.predict(target.id, items, deadline, are_copies=True)
+            answer = await self._engine.predict(target.id, [copy.item], deadline, are_copies=True)
         except TorchlaneError:  # rejected, or the server stops
-            for copy in copies:
-                self._count(copy, "dropped")
+            self._count(copy, "dropped")
             return
-        for copy, outcome in zip(copies, answer.outcomes, strict=True):
-            result = _result(copy, outcome)
-            self._count(copy, result)
-            if result in KEPT and shadow.keep:
-                both = Comparison(source, target, copy.item, copy.outputs, outcome, result)
-                self.differing.add(entry_of(both, shadow))
-                await asyncio.sleep(0)  # writing it takes up to a millisecond or two
+        (outcome,) = answer.outcomes
+        result = _result(copy, outcome)
+        self._count(copy, result)
+        if result in KEPT and shadow.keep:
+            both = Comparison(source, target, copy.item, copy.outputs, outcome, result)
+            self.differing.add(entry_of(both, shadow))
 
     def _next(self) -> Copy:
         copy = self._waiting.popleft()
