@@ -17,14 +17,18 @@ NICENESS = 5
 
 
 async def in_thread(
-    work: Callable[[], T], unwanted: Callable[[T], None] | None = None, *, nicely: bool = False
+    work: Callable[[], T],
+    unwanted: Callable[[T], None] | None = None,
+    *,
+    low_priority: bool = False,
 ) -> T:
     """Run long work in a thread of its own, which does not prevent the process from exiting.
 
     Args:
         work: the work.
         unwanted: called with its result if the wait was cancelled; None: nothing is.
-        nicely: with a lower priority than serving.
+        low_priority: run it with a lower priority than serving. Threads that the work starts
+            inherit it, so they must not serve later.
 
     Raises:
         Exception: any exception of `work`.
@@ -32,11 +36,12 @@ async def in_thread(
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     run = delivering(work, future, unwanted)
 
-    def run_nicely() -> None:
+    def run_with_low_priority() -> None:
         lower_priority()
         run()
 
-    threading.Thread(target=run_nicely if nicely else run, daemon=True).start()
+    target = run_with_low_priority if low_priority else run
+    threading.Thread(target=target, daemon=True).start()
     return await future
 
 

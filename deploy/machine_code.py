@@ -15,9 +15,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mypyc.build import mypycify
-from setuptools import Extension, setup
-
 # Everything that a request passes through, except prometheus_client's part and most codecs, which
 # leave the work to numpy, Pillow and tokenizers.
 COMPILED = (
@@ -113,6 +110,10 @@ def build(prefix: str, level: str) -> None:
     Raises:
         SystemExit: raised by mypyc and setuptools for any error.
     """
+    # Not at the top: tests need the names above alone.
+    from mypyc.build import mypycify  # noqa: PLC0415
+    from setuptools import setup  # noqa: PLC0415
+
     sources, native, of_torch = (
         [prefix + file for file in files] for files in (COMPILED, NATIVE, NATIVE_OF_TORCH)
     )
@@ -141,13 +142,15 @@ def build(prefix: str, level: str) -> None:
         )
 
 
-def _extension(file: str, standard: str, **more: Any) -> Extension:
+def _extension(file: str, standard: str, **more: Any) -> Any:
+    from setuptools import Extension  # noqa: PLC0415
+
     name = file.removesuffix(".cpp").replace("/", ".")
     flags = [f"-std={standard}", "-O3", "-g0"]
     return Extension(name, [file], language="c++", extra_compile_args=flags, **more)
 
 
-def _of_torch(files: Sequence[str]) -> list[Extension]:
+def _of_torch(files: Sequence[str]) -> list[Any]:
     """The modules that use torch's headers; none without them, or if the compiler is too old."""
     try:
         from torch.utils import cpp_extension  # noqa: PLC0415 # it may not be installed
@@ -163,4 +166,6 @@ def _of_torch(files: Sequence[str]) -> list[Extension]:
 
 
 if __name__ == "__main__":
+    if Path("pyproject.toml").exists():
+        sys.exit("this is no copy of the sources: run deploy/compile.py, or `make compiled`")
     build(*sys.argv[1:])

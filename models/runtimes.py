@@ -52,7 +52,7 @@ class SharedModels(Generic[Model]):
 
     def __init__(self) -> None:
         self._models: weakref.WeakValueDictionary[Hashable, Model] = weakref.WeakValueDictionary()
-        self._may_share: dict[Hashable, bool] = {}  # of all that were ever loaded
+        self._may_share: dict[Hashable, bool] = {}  # of all that were ever loaded: small
 
     def get(
         self,

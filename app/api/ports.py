@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import ctypes
 import socket
 import struct
 import sys
+from collections.abc import Callable
 
 BACKLOG = 2048  # connections that wait until they are accepted
+HANDSHAKE_S = 0.05  # in which those that have begun are established: more than most round trips
 # socket(7); Python has no name for it.
 SO_ATTACH_FILTER = 26
 # Classic BPF, in `struct sock_filter`s: code, jump if true, jump if false, operand.
@@ -58,17 +60,37 @@ def listening(host: str, port: int) -> socket.socket:
     return bound
 
 
-def ignore_new_connections(listener: socket.socket) -> None:
-    """Let the kernel drop what would begin a connection, before a listening socket is closed.
+async def close_listener(listener: socket.socket, accept: Callable[[], bool]) -> None:
+    """Close a listening socket that has a reader, without resetting a connection.
 
-    A connection that is established between the last `accept` and `close` is reset, perhaps with a
-    request. One whose first packet is dropped has sent none: its kernel tries again after a second
-    and is refused, and a balancer takes another server. Established ones can still be accepted.
+    A connection that is established between the last `accept` and `close` would be reset, perhaps
+    with a request. So what would begin one is dropped first: its kernel tries again after a second
+    and is refused, before it has sent anything, and a balancer takes another server.
 
-    On Linux; elsewhere, and in sandboxes without socket filters, it does nothing.
+    Args:
+        listener: the socket; its reader accepts until it is closed.
+        accept: accepts waiting connections; returns whether more may wait.
     """
-    if sys.platform == "linux":
-        program = ctypes.create_string_buffer(NO_SYN)
-        fprog = struct.pack("HP", len(NO_SYN) // 8, ctypes.addressof(program))
-        with contextlib.suppress(OSError):
-            listener.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, fprog)
+    ignore_new_connections(listener)
+    await asyncio.sleep(HANDSHAKE_S)
+    while accept():
+        pass
+    asyncio.get_running_loop().remove_reader(listener)
+    listener.close()
+
+
+def ignore_new_connections(listener: socket.socket) -> bool:
+    """Let the kernel drop what would begin a connection.
+
+    Returns:
+        Whether it does: other systems than Linux, and some sandboxes, have no socket filters.
+    """
+    if sys.platform != "linux":
+        return False
+    program = ctypes.create_string_buffer(NO_SYN)
+    fprog = struct.pack("HP", len(NO_SYN) // 8, ctypes.addressof(program))
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, fprog)
+    except OSError:
+        return False
+    return True

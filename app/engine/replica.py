@@ -193,7 +193,7 @@ class Replica:
         given_up = self.given_up
         try:
             async with asyncio.timeout(LOAD_LIMIT_S):
-                backend = await in_thread(load, close_safely, nicely=True)
+                backend = await in_thread(load, close_safely)
         except TimeoutError as error:
             raise ReplicaHangs(f"{model} was not loaded within {LOAD_LIMIT_S:g} s") from error
         if self.given_up > given_up:  # the models served before must be installed first

@@ -11,7 +11,7 @@ import errno
 import socket
 from collections.abc import Mapping
 
-from app.api.ports import BACKLOG, ignore_new_connections
+from app.api.ports import BACKLOG, close_listener
 from app.processes.descriptors import PAUSE_S, Shortage
 from app.processes.listener import BURST, EXHAUSTED
 from app.processes.worker import CONNECTION, ClosedConnections
@@ -86,25 +86,19 @@ class Acceptor:
         self._shortage = Shortage()
         bound.setblocking(False)
 
-    def close(self) -> None:
-        """Pass on waiting connections while workers accept them, then stop listening."""
-        for each in self._group:
-            each._close()
+    async def close(self) -> None:
+        """Pass on waiting connections while workers accept them, and stop listening."""
+        await asyncio.gather(*(each._close() for each in self._group))
 
     def resume(self) -> None:
         """Listen, now that a worker can accept a connection."""
         for each in self._group:
             each._resume()
 
-    def _close(self) -> None:
-        if self._closed:
-            return
-        ignore_new_connections(self._listener)
-        while self._accepting and self._accept():
-            pass
+    async def _close(self) -> None:
+        await close_listener(self._listener, lambda: self._accepting and self._accept())
         self._closed = True
-        self._pause()
-        self._listener.close()
+        self._accepting = False
         if self._held is not None:
             self._held.close()
 

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import structlog
 
-from app.api.ports import ignore_new_connections
+from app.api.ports import close_listener
 from app.processes.descriptors import PAUSE_S, Shortage, is_free_for_connection
 
 LOG = structlog.get_logger(__name__)
@@ -94,6 +94,7 @@ class Listener(Source):
         super().__init__(make_protocol)
         self._socket = bound
         self._closed = False
+        self._closing: asyncio.Task[None] | None = None
         self._shortage = Shortage()
         bound.setblocking(False)
         bound.set_inheritable(False)
@@ -101,15 +102,16 @@ class Listener(Source):
         self._loop.add_reader(bound, self._accept)
 
     def close(self) -> None:
-        """Accept the waiting connections, so that they get an answer, and stop listening."""
-        if self._closed:
-            return
-        self._closed = True
-        ignore_new_connections(self._socket)
-        while self._accept():
-            pass
-        self._loop.remove_reader(self._socket)
-        self._socket.close()
+        """Accept the waiting connections, so that they get an answer; `wait_closed` ends this."""
+        if not self._closed:
+            self._closed = True
+            self._closing = self._loop.create_task(close_listener(self._socket, self._accept))
+
+    async def wait_closed(self) -> None:
+        """See `Source`."""
+        if self._closing is not None:
+            await self._closing
+        await super().wait_closed()
 
     def _accept(self) -> bool:
         """Accept waiting connections up to a limit per turn; returns whether more may wait."""

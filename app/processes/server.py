@@ -20,7 +20,7 @@ import structlog
 import uvicorn
 
 from app.processes.hang_timer import HangTimer
-from app.processes.listener import Listener, SocketHandover, url_of
+from app.processes.listener import Listener, SocketHandover, Source, url_of
 from app.processes.worker import (
     ALL_LOADED,
     DRAIN,
@@ -164,6 +164,9 @@ class Server(uvicorn.Server):
         self._lifecycle.begin_drain(self._drain_s)
         for server in self.servers:
             server.close()
+        for source in self.servers:
+            if isinstance(source, Source):  # others wait for connections, too
+                await source.wait_closed()
         reserve_s = RESERVE * self._drain_s  # to write answers and close backends
         await self._lifecycle.drain(max(0.0, self._lifecycle.stop_left_s() - reserve_s))
         # Every outcome is settled; answers are being written, and new requests get a 503.

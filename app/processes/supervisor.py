@@ -306,8 +306,11 @@ class Supervisor:
 
     def _stop(self) -> None:
         """Accept no more connections; drain serving workers, and kill the others."""
-        self._acceptor.close()
         self._stopping = True
+        self._draining = self._loop.create_task(self._drain())
+
+    async def _drain(self) -> None:
+        await self._acceptor.close()
         self._closed.stop()
         self._kill([life for life in self._lives.values() if not life.listens])
         for life in self._lives.values():

@@ -160,7 +160,7 @@ class Installer:
         if settings.on_demand:
             demand = self._demand(artifact, model, settings, loaded, batch_s)
             if is_needed:
-                self.on_demand.is_there(demand, time.monotonic() - began)
+                self.on_demand.is_there(demand)
         self._engine.publish(model, identity, contract, batch_s, limits, demand)
         by = artifact.signed_by
         digest = artifact.digest
@@ -195,7 +195,7 @@ class Installer:
     ) -> Artifact | HandlerArtifact:
         """Open an artifact, and check all files of a model (`whole`) or of any handler."""
         artifact = await in_thread(
-            lambda: self._artifacts.open(model.plain, served, whole=whole), nicely=True
+            lambda: self._artifacts.open(model.plain, served, whole=whole), low_priority=True
         )
         if isinstance(artifact, HandlerArtifact) and not whole:
             return await self._open(model, artifact.digest, whole=True)

@@ -79,10 +79,10 @@ class OnDemandModels:
             self._watching.add_done_callback(log_failure)
         return demand
 
-    def is_there(self, demand: OnDemandModel, seconds: float) -> None:
-        """Record that a version on demand was loaded in `counted`, and how long that took."""
+    def is_there(self, demand: OnDemandModel) -> None:
+        """Record that a version on demand was loaded in `counted`."""
         demand.nbytes = self._memory.always.pop(demand.model)
-        demand.first_s, demand.since = seconds, self._now()
+        demand.first_s, demand.since = self._always_s[demand.model.name], self._now()
         demand.used_at, demand.is_cold = demand.since, False
 
     def adjust(self, model: ModelId, idle_s: float | None) -> None:
@@ -195,7 +195,7 @@ class OnDemandModels:
                 except BaseException:
                     await self._pool.remove_everywhere(model.model)
                     raise
-                await in_thread(trim, nicely=True)
+                await in_thread(trim)
                 self._is_loaded(model, before)
                 self._has_ended(model)
                 await self._make_room(None)  # the estimate may have been too low
@@ -279,7 +279,7 @@ class OnDemandModels:
         self._engine.park(model.model)
         # Even if this load is cancelled: it is counted as cold.
         await asyncio.shield(self._pool.remove_everywhere(model.model))
-        await in_thread(trim, nicely=True)
+        await in_thread(trim)
         self._metrics.count_load(model.model, "cooled")
         LOG.info("model_cooled", model=str(model.model.plain))
 

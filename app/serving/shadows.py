@@ -28,9 +28,9 @@ from models.tensors import Tolerance
 
 LOG = structlog.get_logger(__name__)
 MOST_ITEMS, MOST_BYTES = 64, 64 << 20  # that wait; further copies are dropped
-# So many times as long as a copy took none is computed: a request that arrives meanwhile waits for
-# it, which one in ten may.
-REST = 9
+# After a copy, a pause of nine times as long as it took: at most one request in ten then finds a
+# replica busy with a copy.
+REST, LONGEST_REST_S = 9, 10.0
 LOOK_S = 0.5  # between two looks at the settings
 PAUSE_S = 0.005  # before another look whether the engine is idle
 WAIT_S = 10.0  # a copy that waits longer is dropped
@@ -118,7 +118,7 @@ class Shadows:
                 began = self._engine.now()
                 await self._compute()
                 ended = self._engine.now()
-                self._next_at = ended + REST * (ended - began)
+                self._next_at = ended + min(REST * (ended - began), LONGEST_REST_S)
         else:
             self._arrived.clear()
             with contextlib.suppress(TimeoutError):

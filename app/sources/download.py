@@ -138,7 +138,7 @@ class Download:
                 self._digest.update(piece)
         try:
             loop = asyncio.get_running_loop()
-            digesting = loop.run_in_executor(None, self._update, pieces)  # meanwhile
+            digesting = loop.run_in_executor(None, _update, self._digest, pieces)  # meanwhile
             try:
                 self._writing.writelines(pieces)
                 self._writing.flush()
@@ -160,10 +160,6 @@ class Download:
             )
         self._cache.add(partial, part.file)
 
-    def _update(self, pieces: list[memoryview]) -> None:
-        for piece in pieces:
-            self._digest.update(piece)
-
     def _partial(self, file: FileDigest) -> Path:
         return self._partials / file.sha256
 
@@ -171,3 +167,8 @@ class Download:
         if self._writing is not None:
             writing, self._writing = self._writing, None
             writing.close()
+
+
+def _update(digest: hashlib._Hash, pieces: list[memoryview]) -> None:
+    for piece in pieces:
+        digest.update(piece)

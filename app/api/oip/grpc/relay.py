@@ -19,7 +19,7 @@ from app.api import idle
 from app.api.oip.grpc.client import Client, Core
 from app.api.oip.grpc.fair_queue import FairQueue
 from app.api.oip.grpc.peers import Peers
-from app.api.ports import ignore_new_connections
+from app.api.ports import close_listener
 
 LOG = structlog.get_logger(__name__)
 BUFFER_BYTES = 128 << 10  # read at once; a client that waits keeps as much
@@ -224,18 +224,20 @@ class Relay:
 
     async def stop_listening(self) -> None:
         """Accept no more connections; returns when the waiting ones have reached the core."""
-        if self._listener is not None:
-            ignore_new_connections(self._listener)
-            while self._accept(self._listener):
-                pass
-            self._loop.remove_reader(self._listener)
-            self._listener.close()
+        if (listener := self._listener) is not None:
+            await close_listener(listener, lambda: self._accept(listener))
             self._listener = None
-        while self._opening:
-            await asyncio.wait(self._opening)
+        while self._arrived or self._opening:
+            if self._opening:
+                await asyncio.wait(self._opening)
+            await asyncio.sleep(0)  # `_serve_some` begins with the next ones
 
     def close(self) -> None:
         """Close all connections."""
+        if self._listener is not None:  # `stop_listening` was cancelled
+            self._loop.remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
         self.turns.close()
         while self._arrived:
             self._arrived.popleft().close()

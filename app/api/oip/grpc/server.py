@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import socket
@@ -141,12 +142,11 @@ class GrpcServer:
         relay, self._relay = self._relay, None
         if server is None or relay is None:
             return
-        await relay.stop_listening()
         self._reader.close()
         self._streams.close()
         # The shutdown is neither cancelled nor repeated: grpcio would fail if its calls were being
         # ended, and crash if two shutdowns ended at once.
-        stopping = asyncio.create_task(server.shutdown(budget_s))
+        stopping = asyncio.create_task(_shut_down(server, relay, budget_s))
         try:
             while server.calls and not stopping.done():  # noqa: ASYNC110  # grpcio has no event
                 await asyncio.sleep(0.01)
@@ -245,6 +245,13 @@ class GrpcServer:
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_S * 1000),
         )
+
+
+async def _shut_down(server: AioServer, relay: Relay, budget_s: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(min(FAREWELL_S, budget_s)):
+            await relay.stop_listening()
+    await server.shutdown(budget_s)
 
 
 def _listen_for_relay(server: AioServer) -> str | tuple[str, int]:

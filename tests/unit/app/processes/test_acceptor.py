@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import errno
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 from structlog.testing import capture_logs
@@ -21,7 +21,7 @@ CALLERS = 5
 class Workers:
     """Two workers, and callers of their server."""
 
-    def __init__(self, stack: contextlib.ExitStack) -> None:
+    def __init__(self, stack: contextlib.AsyncExitStack) -> None:
         self._stack = stack
         file = SharedFile.create()
         stack.callback(file.close)
@@ -40,7 +40,7 @@ class Workers:
         self._address = bound.getsockname()
         self.closed = ClosedConnections(file, 2)
         self.acceptor = Acceptor(bound, 2, self.recipients, self.closed)
-        stack.callback(self.acceptor.close)
+        stack.push_async_callback(self.acceptor.close)
         self.acceptor.resume()
 
     async def call(self) -> None:
@@ -71,13 +71,13 @@ class Workers:
 
 
 @pytest.fixture
-def stack() -> Iterator[contextlib.ExitStack]:
-    with contextlib.ExitStack() as made:
+async def stack() -> AsyncIterator[contextlib.AsyncExitStack]:
+    async with contextlib.AsyncExitStack() as made:
         yield made
 
 
 async def test_a_worker_without_descriptors_gets_no_connections(
-    stack: contextlib.ExitStack,
+    stack: contextlib.AsyncExitStack,
 ) -> None:
     workers = Workers(stack)
     workers.recipients[0].has_descriptors = False
@@ -92,7 +92,7 @@ async def test_a_worker_without_descriptors_gets_no_connections(
 
 
 async def test_the_worker_with_fewest_connections_gets_the_next(
-    stack: contextlib.ExitStack,
+    stack: contextlib.AsyncExitStack,
 ) -> None:
     workers = Workers(stack)
     await workers.call()
@@ -105,7 +105,7 @@ async def test_the_worker_with_fewest_connections_gets_the_next(
 
 @pytest.mark.parametrize("lacks", ["complete", "ready", "loaded"])
 async def test_the_worker_with_more_models_gets_all_connections(
-    stack: contextlib.ExitStack, lacks: str
+    stack: contextlib.AsyncExitStack, lacks: str
 ) -> None:
     workers = Workers(stack)
     for each in workers.recipients.values():
@@ -120,7 +120,7 @@ async def test_the_worker_with_more_models_gets_all_connections(
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
 async def test_callers_wait_while_the_parent_has_no_descriptor(
-    stack: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch, number: int
+    stack: contextlib.AsyncExitStack, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     monkeypatch.setattr("app.processes.acceptor.PAUSE_S", 0.05)
     workers = Workers(stack)
@@ -138,7 +138,7 @@ async def test_callers_wait_while_the_parent_has_no_descriptor(
 
 @pytest.mark.parametrize("number", [errno.ETOOMANYREFS, errno.ENOBUFS])
 async def test_a_connection_that_cannot_be_handed_over_waits(
-    stack: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch, number: int
+    stack: contextlib.AsyncExitStack, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     monkeypatch.setattr("app.processes.acceptor.PAUSE_S", 0.05)
     workers = Workers(stack)

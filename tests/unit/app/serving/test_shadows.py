@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import time
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from app.engine.copies import Copies
 from app.errors import ItemFailed
 from app.metrics import Metrics
 from app.registry.releases import Shadow
 from app.serving import shadows
-from app.serving.differing import Pair
+from app.serving.differing import Differing
 from app.serving.shadows import Sampler, Shadows, compared
 from app.types import Arrays, Item, ModelId
 from models.tensors import Tolerance
@@ -63,46 +62,64 @@ def test_a_share_of_the_items_is_taken() -> None:
 
 
 class Engine:
-    """Takes 10 ms for each copy, which it then fails."""
+    """Takes 10 ms for each copy, which then fails."""
 
     is_idle = True
 
     def __init__(self) -> None:
+        self.seconds = 1000.0
         self.times: list[tuple[float, float]] = []  # of each copy: its begin and its end
+        self.samplers: list[Copies] = []
 
     def now(self) -> float:
-        return time.monotonic()
+        return self.seconds
+
+    def copy_to(self, _: ModelId, copies: Copies) -> None:
+        self.samplers.append(copies)
+
+    async def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
 
     async def predict(self, *_: object, **__: object) -> SimpleNamespace:
-        began = self.now()
-        await asyncio.sleep(0.01)
-        self.times.append((began, self.now()))
+        began = self.seconds
+        self.seconds += 0.01
+        self.times.append((began, self.seconds))
         return SimpleNamespace(outcomes=(ItemFailed("no"),))
 
 
 async def test_copies_take_a_tenth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shadows, "WAIT_S", 0.5)
-    shadow, engine, metrics = Shadow(version=2, share=1.0), Engine(), Metrics()
+    engine, metrics, shadow = Engine(), Metrics(), Shadow(version=2, share=1.0)
+    settings = SimpleNamespace(shadow=shadow, release=None)
     source, target = (
-        cast("Any", SimpleNamespace(id=ModelId("m", version), digest=str(version)))
+        SimpleNamespace(
+            id=ModelId("m", version),
+            digest=str(version),
+            settings=settings,
+            reads_as=lambda _: True,
+        )
         for version in (1, 2)
     )
-    loaded = SimpleNamespace(changes=-1, find=lambda _: target)
-    differing = SimpleNamespace(write=lambda: asyncio.sleep(0))
-    made = Shadows(cast("Any", engine), cast("Any", loaded), metrics, cast("Any", differing))
-    made._followed = {source.id: Pair.of(source, target, shadow)}
+    loaded = SimpleNamespace(
+        changes=0,
+        models=lambda: [source, target],
+        get=lambda _: source,
+        find=lambda _: target,
+        stage=lambda _: None,
+    )
+    made = Shadows(cast("Any", engine), cast("Any", loaded), metrics, Differing())
+    monkeypatch.setattr(shadows, "WAIT_S", 0.55)
+
+    def counted(result: str) -> float | None:
+        labels = {"model": "m", "version": "2", "result": result}
+        return metrics.registry.get_sample_value("torchlane_shadow_items_total", labels)
+
+    made._look()
+    (sampler,) = engine.samplers
     for _ in range(20):
-        made.take(source, shadow, Item({}), {})
-    following = asyncio.create_task(made.follow())
-
-    def counted(result: str) -> float:
-        return metrics.shadow_items.labels("m", "2", result)._value.get()
-
-    async with asyncio.timeout(30):
-        while counted("dropped") + counted("failed") < 20:
-            await asyncio.sleep(0.01)
-    following.cancel()
-    assert counted("failed") == len(engine.times)
-    assert 1 <= len(engine.times) <= 6  # half a second, and 0.1 s for each
-    for (began, ended), (again, _) in itertools.pairwise(engine.times):
-        assert again - ended >= shadows.REST * (ended - began) * 0.99
+        sampler.offer(Item({}), {})
+    monkeypatch.setattr("app.serving.shadows.asyncio.sleep", engine.sleep)
+    while counted("dropped") is None:
+        await made._turn()
+    assert counted("failed") == len(engine.times) == 6  # each takes 10 ms of 100
+    for (_, ended), (again, _) in itertools.pairwise(engine.times):
+        assert again - ended == pytest.approx(0.09)
