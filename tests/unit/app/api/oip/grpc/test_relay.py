@@ -143,3 +143,30 @@ async def test_waiting_connections_reach_the_core_before_the_port_closes() -> No
         client.close()
     await _until(lambda: made.told == ["closed"] * len(clients))
     made.relay.close()
+
+
+@pytest.mark.parametrize("limit_s", [0.0, 0.2], ids=["listening", "waiting for the core"])
+async def test_a_stop_that_takes_too_long_leaves_nothing_open(limit_s: float) -> None:
+    made, asked = Made(), asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await reader.read()
+        writer.close()
+
+    core = await asyncio.start_server(silent, "127.0.0.1", 0)
+    made.relay.core = core.sockets[0].getsockname()[:2]
+    listener = socket.create_server(("127.0.0.1", 0))
+    client = socket.create_connection(listener.getsockname())
+    made.relay.listen(listener)
+    await asked.wait()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(limit_s):
+            await made.relay.stop_listening()
+    made.relay.close()
+    await _until(lambda: made.told == ["closed"])
+    client.setblocking(False)
+    assert await asyncio.get_running_loop().sock_recv(client, 1) == b""
+    client.close()
+    assert listener.fileno() == -1
+    core.close()
