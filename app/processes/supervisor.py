@@ -310,14 +310,16 @@ class Supervisor:
         self._draining = self._loop.create_task(self._drain())
 
     async def _drain(self) -> None:
-        await self._acceptor.close()
-        self._closed.stop()
-        self._kill([life for life in self._lives.values() if not life.listens])
-        for life in self._lives.values():
-            self._order(life, DRAIN)
-        self._loop.call_later(self._plan.drain_s + CLOSE_S, self._overdue)
-        if not self._lives:
-            self._end(self._exit_code)
+        try:
+            await self._acceptor.close()
+        finally:
+            self._closed.stop()
+            self._kill([life for life in self._lives.values() if not life.listens])
+            for life in self._lives.values():
+                self._order(life, DRAIN)
+            self._loop.call_later(self._plan.drain_s + CLOSE_S, self._overdue)
+            if not self._lives:
+                self._end(self._exit_code)
 
     def _order(self, life: _Life, order: bytes) -> None:
         try:
