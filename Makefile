@@ -71,7 +71,7 @@ setup: $(READY) ## create the virtual environment .venv with all extras and what
 export: $(READY) ## train and export MODEL (default: digits) to OUT (default: artifacts)
 	$(BIN)/torchlane export $(MODEL) --out $(OUT)
 
-# The compiled form of the example takes half of the time of its export, and does not make it faster.
+# The compiled form takes half of the time of the example's export; `make export` builds it.
 FIRST := $(if $(filter digits,$(MODEL)),--variants script,onednn,openvino,onnx,bf16,int8)
 ARTIFACTS := ls artifacts/*/*/manifest.json >/dev/null 2>&1 || $(BIN)/torchlane export $(MODEL) --out artifacts $(FIRST)
 

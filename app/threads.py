@@ -16,32 +16,18 @@ T = TypeVar("T")
 NICENESS = 5
 
 
-async def in_thread(
-    work: Callable[[], T],
-    unwanted: Callable[[T], None] | None = None,
-    *,
-    low_priority: bool = False,
-) -> T:
+async def in_thread(work: Callable[[], T], unwanted: Callable[[T], None] | None = None) -> T:
     """Run long work in a thread of its own, which does not prevent the process from exiting.
 
     Args:
         work: the work.
         unwanted: called with its result if the wait was cancelled; None: nothing is.
-        low_priority: run it with a lower priority than serving. Threads that the work starts
-            inherit it, so they must not serve later.
 
     Raises:
         Exception: any exception of `work`.
     """
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-    run = delivering(work, future, unwanted)
-
-    def run_with_low_priority() -> None:
-        lower_priority()
-        run()
-
-    target = run_with_low_priority if low_priority else run
-    threading.Thread(target=target, daemon=True).start()
+    threading.Thread(target=delivering(work, future, unwanted), daemon=True).start()
     return await future
 
 
@@ -89,7 +75,10 @@ def unless_done(settle: Callable[[Any], None], future: asyncio.Future[Any], valu
 
 
 def lower_priority() -> None:
-    """Lower the priority of the calling thread, so that serving goes first if no core is idle."""
+    """Lower the priority of the calling thread, so that serving goes first if no core is idle.
+
+    Threads that it starts inherit it, so they must not serve later.
+    """
     if sys.platform == "linux":  # elsewhere this would change the whole process
         thread = threading.get_native_id()
         with contextlib.suppress(OSError):  # a sandbox may forbid it

@@ -63,6 +63,8 @@ def listening(host: str, port: int) -> socket.socket:
 async def close_listener(listener: socket.socket, accept: Callable[[], bool]) -> None:
     """Close a listening socket that has a reader, without resetting a connection.
 
+    If it is cancelled, it closes the socket at once.
+
     A connection that is established between the last `accept` and `close` would be reset, perhaps
     with a request. So what would begin one is dropped first: its kernel tries again after a second
     and is refused, before it has sent anything, and a balancer takes another server.
@@ -72,11 +74,13 @@ async def close_listener(listener: socket.socket, accept: Callable[[], bool]) ->
         accept: accepts waiting connections; returns whether more may wait.
     """
     ignore_new_connections(listener)
-    await asyncio.sleep(HANDSHAKE_S)
-    while accept():
-        pass
-    asyncio.get_running_loop().remove_reader(listener)
-    listener.close()
+    try:
+        await asyncio.sleep(HANDSHAKE_S)
+        while accept():
+            pass
+    finally:
+        asyncio.get_running_loop().remove_reader(listener)
+        listener.close()
 
 
 def ignore_new_connections(listener: socket.socket) -> bool:

@@ -164,9 +164,8 @@ class Server(uvicorn.Server):
         self._lifecycle.begin_drain(self._drain_s)
         for server in self.servers:
             server.close()
-        for source in self.servers:
-            if isinstance(source, Source):  # others wait for connections, too
-                await source.wait_closed()
+            if isinstance(server, Source):  # others wait for connections, too
+                await server.wait_closed()
         reserve_s = RESERVE * self._drain_s  # to write answers and close backends
         await self._lifecycle.drain(max(0.0, self._lifecycle.stop_left_s() - reserve_s))
         # Every outcome is settled; answers are being written, and new requests get a 503.

@@ -48,7 +48,7 @@ from app.serving.on_demand import OnDemandModels
 from app.serving.progress import Progress
 from app.serving.replica_pool import Maker, ReplicaPool
 from app.serving.served_artifacts import ServedArtifacts
-from app.threads import in_thread
+from app.threads import in_thread, lower_priority
 from app.types import Arrays, BatchTimes, Device, ModelId
 from models.padding import padding_of
 from models.plan import batch_sizes
@@ -194,9 +194,12 @@ class Installer:
         self, model: ModelId, served: str | None, *, whole: bool
     ) -> Artifact | HandlerArtifact:
         """Open an artifact, and check all files of a model (`whole`) or of any handler."""
-        artifact = await in_thread(
-            lambda: self._artifacts.open(model.plain, served, whole=whole), low_priority=True
-        )
+
+        def check() -> Artifact | HandlerArtifact:
+            lower_priority()
+            return self._artifacts.open(model.plain, served, whole=whole)
+
+        artifact = await in_thread(check)
         if isinstance(artifact, HandlerArtifact) and not whole:
             return await self._open(model, artifact.digest, whole=True)
         return artifact

@@ -7,9 +7,10 @@ there.
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -134,8 +135,7 @@ class Download:
             self._digest = hashlib.sha256()
             self._writing = partial.open("ab+")
             self._writing.seek(0)
-            while piece := self._writing.read(PIECE):
-                self._digest.update(piece)
+            _update(self._digest, iter(functools.partial(self._writing.read, PIECE), b""))
         try:
             loop = asyncio.get_running_loop()
             digesting = loop.run_in_executor(None, _update, self._digest, pieces)  # meanwhile
@@ -169,6 +169,6 @@ class Download:
             writing.close()
 
 
-def _update(digest: hashlib._Hash, pieces: list[memoryview]) -> None:
+def _update(digest: hashlib._Hash, pieces: Iterable[bytes | memoryview]) -> None:
     for piece in pieces:
         digest.update(piece)

@@ -225,8 +225,10 @@ class Relay:
     async def stop_listening(self) -> None:
         """Accept no more connections; returns when the waiting ones have reached the core."""
         if (listener := self._listener) is not None:
-            await close_listener(listener, lambda: self._accept(listener))
-            self._listener = None
+            try:
+                await close_listener(listener, lambda: self._accept(listener))
+            finally:
+                self._listener = None
         while self._arrived or self._opening:
             if self._opening:
                 await asyncio.wait(self._opening)
@@ -234,10 +236,6 @@ class Relay:
 
     def close(self) -> None:
         """Close all connections."""
-        if self._listener is not None:  # `stop_listening` was cancelled
-            self._loop.remove_reader(self._listener)
-            self._listener.close()
-            self._listener = None
         self.turns.close()
         while self._arrived:
             self._arrived.popleft().close()

@@ -141,7 +141,7 @@ async def test_a_first_load_also_times_batch_sizes(server: Server) -> None:
     assert (a.load_s, b.load_s) == pytest.approx((3.0, 3.0))
 
 
-async def test_one_slow_load_is_no_rule(server: Server) -> None:
+async def test_one_slow_load_changes_little(server: Server) -> None:
     a = server.add("a", 5, load_s=1.0, again_s=11.0)
     await server.use(a)
     a.again_s, a.is_cold = 1.0, True
