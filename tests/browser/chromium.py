@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
+import sys
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +23,7 @@ FLAGS = (
 PATIENCE_MS = 60_000
 # An error's status is told in the console, whatever the page makes of it.
 STATUS = re.compile(r"Failed to load resource: the server responded with a status of (\d+)")
+WITHOUT_NETLINK = Path(__file__).with_name("without_netlink.py")
 PICTURES = Path(__file__).parents[2] / "reports" / "browser"  # of each test, as it ends
 
 
@@ -35,7 +38,11 @@ def chromium() -> Iterator[Browser]:
         pytest.skip("needs chromium (Debian: chromium-headless-shell, or chromium)")
     expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=list(FLAGS))
+        browser = playwright.chromium.launch(
+            executable_path=WITHOUT_NETLINK if sys.platform == "linux" else found,
+            args=list(FLAGS),
+            env={**os.environ, "RUNS": found},
+        )
         try:
             yield browser
         finally:
