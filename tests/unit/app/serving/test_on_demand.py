@@ -42,8 +42,13 @@ class Engine:
 
 
 class Pool:
+    """Frees the memory of a model that is removed."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
     async def remove_everywhere(self, model: ModelId) -> None:
-        pass
+        self._server.grown -= self._server.taken.pop(model, 0)
 
 
 def _is_warm(model: OnDemandModel) -> bool:
@@ -58,6 +63,7 @@ class Server:
         self.engine = Engine()
         self.loaded = LoadedModels(None)
         self.grown = 0
+        self.taken: dict[ModelId, int] = {}  # by models that are loaded
         metrics = Metrics()
         memory = ModelMemory(
             MemoryLimits(10 * MIB, 5.0),
@@ -67,7 +73,7 @@ class Server:
             resident=lambda: self.grown,
         )
         self.models = OnDemandModels(
-            memory, cast("Any", self.engine), cast("Any", Pool()), self.loaded, metrics
+            memory, cast("Any", self.engine), cast("Any", Pool(self)), self.loaded, metrics
         )
 
     def add(
@@ -90,8 +96,10 @@ class Server:
                 raise fails
             self.now += next(seconds)
             self.grown += mib * MIB
+            self.taken[model] = mib * MIB
 
-        return self.models.add(ModelId(name, 1), load, mib * MIB, None)
+        model = ModelId(name, 1)
+        return self.models.add(model, load, mib * MIB, None)
 
     async def use(self, *models: OnDemandModel, allowed_s: float = 60.0) -> None:
         """Use one after the other, ten seconds apart."""
@@ -293,6 +301,18 @@ async def test_what_else_grows_is_not_the_models(server: Server) -> None:
     a.is_cold, a.load = True, load
     await server.use(a)  # although it seemed to be larger than all the memory
     assert a.nbytes < 10 * MIB
+
+
+async def test_what_the_process_takes_beside_its_models_counts(server: Server) -> None:
+    a, b, c, large = (
+        server.add(name, mib) for name, mib in (("a", 3), ("b", 3), ("c", 4), ("l", 10))
+    )
+    await server.use(a)
+    server.grown += MIB  # such as a runtime's pages
+    await server.use(b, c)
+    assert server.warm(a, b, c) == "bc"
+    await server.use(large)  # which would never fit otherwise
+    assert server.warm(a, b, c, large) == "l"
 
 
 async def test_always_loaded_models_make_others_leave(server: Server) -> None:
