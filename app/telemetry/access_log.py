@@ -27,7 +27,7 @@ BURST, PER_S = 100.0, 20.0  # lines about failed and slow requests
 GONE_BURST, GONE_PER_S = 10.0, 1.0  # about those whose clients disconnected, often all at once
 OTHERS_BURST, OTHERS_PER_S = 1000.0, 1000.0  # and about others
 # About others if only a share is logged: a line takes as long as several of the cheapest requests.
-SAMPLE_BURST, SAMPLE_PER_S = 50.0, 50.0
+SAMPLE_BURST, SAMPLE_PER_S = 10.0, 50.0
 TOLD_AFTER_S = 1.0  # lines that were left out
 MOST_OF_NAME = 100  # characters of a model's name that a client asked for
 MOST_DIGITS = 9  # of a version that it asked for
