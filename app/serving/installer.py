@@ -50,7 +50,6 @@ from app.serving.replica_pool import Maker, ReplicaPool
 from app.serving.served_artifacts import ServedArtifacts
 from app.threads import in_thread, lower_priority
 from app.types import Arrays, BatchTimes, Device, ModelId
-from models.heap import own_mappings
 from models.padding import padding_of
 from models.plan import batch_sizes
 
@@ -360,8 +359,7 @@ class Installer:
             chosen = dataclasses.replace(selection, devices=(first, *later) if later else ())
             backend = self._make_backend(plan.artifact, chosen, first)
             try:
-                with own_mappings():
-                    backend.load()
+                backend.load()
             except BaseException:
                 close_safely(backend)
                 raise

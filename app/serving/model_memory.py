@@ -23,7 +23,6 @@ MOST_WEIGHT = 1e100  # before all counts of uses are scaled down
 LAST_LOAD = 0.3  # its weight in the seconds expected of the next: loads vary more than models do
 # Whatever else made the process grow meanwhile is not the model's.
 MOST_TIMES, MOST_MORE = 4, 32 << 20  # the largest figure of a load, by its largest file
-MOST_BESIDE = 0.1  # of the budget, for what the process takes beside its models since its start
 MIB = 1 << 20
 
 
@@ -34,10 +33,12 @@ class MemoryLimits:
     Attributes:
         budget_bytes: maximum for the models of this process.
         min_resident_s: a model that was loaded stays for at least this long.
+        other_bytes: how much of the budget the rest of the process may use up at most.
     """
 
     budget_bytes: int
     min_resident_s: float
+    other_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,6 @@ class ModelMemory:
         self._first_s = self._second_s = 0.0  # of all models that were loaded twice
         self._weight = 1.0  # of a use now
         self._at_start = resident()
-        self._beside = 0  # bytes that the process has grown by, without its models
         metrics.model_memory.set_function(self.taken)
         metrics.model_memory_limit.set(limits.budget_bytes)
 
@@ -188,7 +188,6 @@ class ModelMemory:
             seconds: that the load took.
         """
         model.nbytes = max(self._measured(before, model.file_bytes), int(REMEMBERED * model.nbytes))
-        self._count_beside()
         if not model.first_s:
             model.first_s = seconds
             return
@@ -201,24 +200,35 @@ class ModelMemory:
     def count_always(self, model: ModelId, before: int | None, file_bytes: int) -> None:
         """Record what a model took that is always loaded; see `has_loaded`."""
         self.always[model] = self._measured(before, file_bytes)
-        self._count_beside()
-
-    def _count_beside(self) -> None:
-        beside = self.grown(self._at_start) - self.taken()
-        self._beside = min(max(0, beside), int(MOST_BESIDE * self._limits.budget_bytes))
 
     def _measured(self, before: int | None, file_bytes: int) -> int:
         return min(max(self.grown(before), file_bytes), MOST_TIMES * file_bytes + MOST_MORE)
 
     def taken(self) -> int:
         """Bytes of all models that are loaded or being loaded."""
-        here = (each.nbytes for each in self.models.values() if not each.is_cold or each.is_coming)
-        return sum(self.always.values()) + sum(here)
+        coming = (each.nbytes for each in self.models.values() if each.is_cold and each.is_coming)
+        return self._loaded() + sum(coming)
 
-    @property
-    def is_short(self) -> bool:
-        """Whether the models take more than they may."""
-        return self.taken() + self._beside > self._limits.budget_bytes
+    def _loaded(self) -> int:
+        loaded = (each.nbytes for each in self.models.values() if not each.is_cold)
+        return sum(self.always.values()) + sum(loaded)
+
+    def other_bytes(self, model: OnDemandModel) -> int:
+        """Bytes that the rest of the process takes of the budget, while no load runs.
+
+        Runtimes, caches and free memory that the allocator keeps are part of it. They leave room
+        for a model that fits alone.
+
+        Args:
+            model: the model that is to be loaded.
+        """
+        budget, always = self._limits.budget_bytes, sum(self.always.values())
+        other = self.grown(self._at_start) - self._loaded()
+        return max(0, min(other, self._limits.other_bytes, budget - always - model.nbytes))
+
+    def is_short(self, other_bytes: int = 0) -> bool:
+        """Whether models, and so many other bytes, take more than models may."""
+        return self.taken() + other_bytes > self._limits.budget_bytes
 
     def may_leave(self, model: OnDemandModel) -> bool:
         """Whether a model could be removed now."""
@@ -247,10 +257,8 @@ class ModelMemory:
                 f"allows {budget / MIB:,.0f} MiB in each process"
             )
         # A figure with which it would never fit may be wrong: only a load can tell.
-        self._beside = min(self._beside, budget - always - model.file_bytes)
-        model.nbytes = min(model.nbytes, budget - always - self._beside)
-        more = self._beside + (0 if model.is_coming else model.nbytes)
-        if self.least_taken() + more > budget:
+        model.nbytes = min(model.nbytes, budget - always)
+        if self.least_taken() + (0 if model.is_coming else model.nbytes) > budget:
             raise self.no_room(model)
 
     def least_taken(self) -> int:

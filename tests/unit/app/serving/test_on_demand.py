@@ -66,7 +66,7 @@ class Server:
         self.taken: dict[ModelId, int] = {}  # by models that are loaded
         metrics = Metrics()
         memory = ModelMemory(
-            MemoryLimits(10 * MIB, 5.0),
+            MemoryLimits(10 * MIB, 5.0, MIB),
             self.engine.is_unused,
             metrics,
             now=lambda: self.now,
@@ -303,16 +303,27 @@ async def test_what_else_grows_is_not_the_models(server: Server) -> None:
     assert a.nbytes < 10 * MIB
 
 
-async def test_what_the_process_takes_beside_its_models_counts(server: Server) -> None:
-    a, b, c, large = (
-        server.add(name, mib) for name, mib in (("a", 3), ("b", 3), ("c", 4), ("l", 10))
-    )
-    await server.use(a)
+async def test_other_memory_of_the_process_displaces_models(server: Server) -> None:
+    a, b, c = server.add("a", 3), server.add("b", 3), server.add("c", 4)
+    await server.use(a, b)
     server.grown += MIB  # such as a runtime's pages
-    await server.use(b, c)
+    await server.use(c)
     assert server.warm(a, b, c) == "bc"
-    await server.use(large)  # which would never fit otherwise
-    assert server.warm(a, b, c, large) == "l"
+
+
+async def test_other_memory_displaces_models_only_for_a_load(server: Server) -> None:
+    a, b = server.add("a", 9), server.add("b", 10)
+    always = ModelId("always", 1)
+    async with server.models.counted(always, MIB):
+        server.grown += MIB
+    server.grown += MIB
+    await server.use(a)  # it would never fit otherwise
+    server.now += 10.0
+    await server.models._look()
+    assert server.warm(a) == "a"
+    await server.models.remove(always)
+    await server.use(b)
+    assert server.warm(a, b) == "b"
 
 
 async def test_always_loaded_models_make_others_leave(server: Server) -> None:
