@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tests.s3 import Bucket, Proxy
 
 
-# What helpers assert is explained too.
+# Failed assertions of helpers are explained, too; what is already imported cannot be changed.
 HELPERS = {f"tests.{each.stem}" for each in Path(__file__).parent.iterdir()} - set(sys.modules)
 pytest.register_assert_rewrite(*HELPERS)
 gc.disable()  # modules are no garbage, and it would look at them again and again

@@ -41,7 +41,7 @@ def chromium() -> Iterator[Browser]:
         browser = playwright.chromium.launch(
             executable_path=WITHOUT_NETLINK if sys.platform == "linux" else found,
             args=list(FLAGS),
-            env={**os.environ, "RUNS": found},
+            env={**os.environ, "BROWSER_PROGRAM": found},
         )
         try:
             yield browser
