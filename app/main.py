@@ -96,7 +96,7 @@ BLOCK_S = 0.005
 MACHINE_CODE = "machine code takes less processor time: `make serve`, or a wheel for this platform"
 FIRST_LOOK_S = 5.0  # wait for models in a store, which decide how many replicas are best
 SEND_S = 3.0  # limit for sending the last spans, whose receiver may be unreachable
-OTHER_SHARE = 0.1  # of the memory for models: most that other memory of the process displaces
+OTHER_SHARE = 0.1  # of the memory for models: maximum for other memory of the process
 MEMO_SHARE = 8  # the memo of repeated bodies gets an additional eighth of the cache's bytes
 
 

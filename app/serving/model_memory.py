@@ -33,12 +33,12 @@ class MemoryLimits:
     Attributes:
         budget_bytes: maximum for the models of this process.
         min_resident_s: a model that was loaded stays for at least this long.
-        other_bytes: how much of the budget the rest of the process may use up at most.
+        max_other_bytes: maximum of the budget that other memory of the process displaces.
     """
 
     budget_bytes: int
     min_resident_s: float
-    other_bytes: int = 0
+    max_other_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,20 +214,20 @@ class ModelMemory:
         return sum(self.always.values()) + sum(loaded)
 
     def other_bytes(self, model: OnDemandModel) -> int:
-        """Bytes that the rest of the process takes of the budget, while no load runs.
+        """Bytes of the budget that other memory of the process displaces; called between loads.
 
-        Runtimes, caches and free memory that the allocator keeps are part of it. They leave room
-        for a model that fits alone.
+        It consists of runtimes, caches and free memory that the allocator keeps. It never
+        displaces a model that fits alone.
 
         Args:
             model: the model that is to be loaded.
         """
         budget, always = self._limits.budget_bytes, sum(self.always.values())
         other = self.grown(self._at_start) - self._loaded()
-        return max(0, min(other, self._limits.other_bytes, budget - always - model.nbytes))
+        return max(0, min(other, self._limits.max_other_bytes, budget - always - model.nbytes))
 
     def is_short(self, other_bytes: int = 0) -> bool:
-        """Whether models, and so many other bytes, take more than models may."""
+        """Whether the models take more than the budget without `other_bytes`."""
         return self.taken() + other_bytes > self._limits.budget_bytes
 
     def may_leave(self, model: OnDemandModel) -> bool:

@@ -255,7 +255,7 @@ class OnDemandModels:
     async def _make_room(self, model: OnDemandModel | None) -> None:
         """Remove the models that are worth least until all others fit.
 
-        Before a load, models also leave for what the rest of the process takes, as far as they may.
+        Before a load, other memory of the process displaces models, too, unless they must stay.
 
         Args:
             model: the one that is about to be loaded, and is counted already; None: none.
