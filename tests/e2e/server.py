@@ -158,10 +158,20 @@ def wait_ready(server: Server) -> None:
     Raises:
         RuntimeError: if it does not become ready; with its log.
     """
+    wait_for_readiness(server, 200)
+
+
+def wait_for_readiness(server: Server, status: int) -> httpx.Response:
+    """What `/health/ready` answers once the server listens and the answer has this status.
+
+    Raises:
+        RuntimeError: if it never has; with the server's log.
+    """
     deadline = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline and server.process.poll() is None:
         with contextlib.suppress(httpx.TransportError):
-            if httpx.get(f"{server.url}/health/ready", verify=PLAIN).status_code == 200:
-                return
+            answer = httpx.get(f"{server.url}/health/ready", verify=PLAIN)
+            if answer.status_code == status:
+                return answer
         time.sleep(0.05)
-    raise RuntimeError(f"the server did not become ready:\n{server.log}")
+    raise RuntimeError(f"/health/ready never answered {status}:\n{server.log}")

@@ -50,8 +50,7 @@ def test_a_download_goes_on_after_a_kill(
     partials = (tmp_path / "cache").glob
     wait_until(lambda: any(f.stat().st_size >= 2 * PART for f in partials("mirrors/*/partial/*")))
     server = Server(process, int(port), log)
-    health = httpx.get(f"{server.url}/health/ready", verify=PLAIN)
-    assert health.status_code == 503
+    health = wait_for_readiness(server, 503)
     assert f"models are being fetched from {bucket.url}" in health.text
     process.kill()
     process.wait()
