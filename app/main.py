@@ -96,7 +96,9 @@ BLOCK_S = 0.005
 MACHINE_CODE = "machine code takes less processor time: `make serve`, or a wheel for this platform"
 FIRST_LOOK_S = 5.0  # wait for models in a store, which decide how many replicas are best
 SEND_S = 3.0  # limit for sending the last spans, whose receiver may be unreachable
-OTHER_SHARE = 0.1  # of the memory for models: maximum for other memory of the process
+# Of TORCHLANE_MODEL_MEMORY. The rest is for buffers of libraries and free memory that the allocator
+# keeps: both grow with the number of models that come and go.
+MODELS_SHARE = 0.97
 MEMO_SHARE = 8  # the memo of repeated bodies gets an additional eighth of the cache's bytes
 
 
@@ -171,7 +173,7 @@ def create_app(
     handlers = HandlerInstaller(
         settings.handlers, metrics, _pools(settings.handlers, lambda: service)
     )
-    memory = ModelMemory(_memory_limits(settings, processes, devices), engine.is_unused, metrics)
+    memory = ModelMemory(_memory_limits(settings, processes), engine.is_unused, metrics)
     on_demand = OnDemandModels(memory, engine, pool, loaded, metrics)
     installer = Installer(
         artifacts,
@@ -512,15 +514,12 @@ def of_models(settings: Settings) -> ModelSettings:
     )
 
 
-def _memory_limits(settings: Settings, processes: int, devices: Sequence[Device]) -> MemoryLimits:
-    """What the models of one of several processes may take, which run on these devices."""
+def _memory_limits(settings: Settings, processes: int) -> MemoryLimits:
+    """What the models of one of several processes may take."""
     memory = settings.model_memory
     if memory <= 1:
         memory *= memory_bytes() or sys.maxsize
-    budget = int(memory) // processes
-    # A leak or a large cache must not displace all models. On a GPU, models are elsewhere.
-    other = int(OTHER_SHARE * budget) if all(each.kind == "cpu" for each in devices) else 0
-    return MemoryLimits(budget, settings.min_resident_s, other)
+    return MemoryLimits(int(MODELS_SHARE * memory) // processes, settings.min_resident_s)
 
 
 def _engine_config(settings: Settings, block_s: float) -> EngineConfig:

@@ -1,4 +1,4 @@
-"""A thread in which a model is proved, while the replica serves the other models."""
+"""A thread in which models are proved, while the replica serves others."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 
 class ProvingThread:
-    """Warms one backend and replays examples on it, in parallel with a replica's thread.
+    """Warms backends and replays examples on them, in parallel with a replica's thread.
 
     Args:
-        replica: name of the replica that will run the backend.
+        replica: name of the replica that will run the backends.
         begin: called first in the thread, as in the replica's.
 
     Attributes:
@@ -29,6 +29,7 @@ class ProvingThread:
         self.name = f"{replica}, loading"
         self._begin = begin
         self._thread = ReplicaThread(f"loading-{replica}", self._begin_nicely)
+        self._thread.start()
 
     @property
     def step(self) -> int | None:
@@ -40,7 +41,9 @@ class ProvingThread:
         return self._thread.is_alive()
 
     async def prove(self, backend: Backend, work: Callable[[Backend, Between], None]) -> None:
-        """Run `work` in the thread; if it fails or is cancelled, close the backend.
+        """Run `work` in the thread.
+
+        If it fails or is cancelled, the backend is closed, and the thread can prove no other one.
 
         Raises:
             ReplicaHangs: if the thread was given up.
@@ -57,7 +60,6 @@ class ProvingThread:
                 close_safely(backend)
                 raise
 
-        self._thread.start()
         self._proof = call_in(self._thread, job)
         try:
             await self._proof
@@ -66,6 +68,9 @@ class ProvingThread:
             if not begun:
                 close_safely(backend)
             raise
+
+    def end(self) -> None:
+        """End the thread after its proof."""
         self._thread.end()
 
     def give_up(self, fault: ReplicaError) -> None:

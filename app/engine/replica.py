@@ -17,6 +17,7 @@ from app.threads import in_thread, unless_done
 from app.types import Device, ModelId, Serving
 
 T = TypeVar("T")
+KEEP_S = 10.0  # how long an idle thread for proofs is kept
 LOAD_LIMIT_S = 900.0  # after this a load counts as hanging; the watchdog does not watch loads
 
 # Proves a loaded backend: warms it, replays examples.
@@ -55,7 +56,7 @@ class Replica:
     Attributes:
         busy: whether it runs one or two batches.
         given_up: number of its threads that were given up because they hung.
-        proving: the thread that proves a model being installed, if any.
+        proving: the thread that proves models being installed, if there is one; it may be idle.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Replica:
         self._thread = ReplicaThread(f"replica-{name}", begin)
         self._lost: list[ReplicaThread | ProvingThread] = []
         self.proving: ProvingThread | None = None
+        self._proving_ends: asyncio.TimerHandle | None = None
         self.given_up = 0
         # Callbacks that fail each of its batches, in the order in which the batches end.
         self._running: deque[Callable[[BaseException], None]] = deque()
@@ -220,10 +222,27 @@ class Replica:
         self.models[model] = await self.call(job)
 
     async def _prove_apart(self, backend: Backend, prove: Prove) -> None:
-        self.proving = ProvingThread(self.name, self._begin)
+        """Prove a backend in a thread that is kept for a while.
+
+        Libraries have buffers for each thread that computes: with a new thread for each of many
+        models, what they freed would lie scattered over the allocator's heaps.
+        """
+        if self._proving_ends is not None:
+            self._proving_ends.cancel()
+        if self.proving is None:
+            self.proving = ProvingThread(self.name, self._begin)
+        thread = self.proving
         try:
-            await self.proving.prove(backend, prove)
-        finally:
+            await thread.prove(backend, prove)
+        except BaseException:
+            self._end_proving(thread)
+            raise
+        loop = asyncio.get_running_loop()
+        self._proving_ends = loop.call_later(KEEP_S, self._end_proving, thread)
+
+    def _end_proving(self, thread: ProvingThread) -> None:
+        thread.end()
+        if self.proving is thread:
             self.proving = None
 
     async def remove(self, model: ModelId) -> None:
@@ -271,6 +290,7 @@ class Replica:
         if self.proving is not None:
             self._lost.append(self.proving)
             self.proving.give_up(fault)
+            self.proving = None
 
     def give_up_thread(self, fault: ReplicaError) -> bool:
         """Replace a hanging thread by a new one, which has no models yet; the replica is then sick.
@@ -296,6 +316,7 @@ class Replica:
             unless_done(future.set_exception, future, waited)
         if self.proving is not None:  # not the cause; models served before are installed first
             self.proving.give_up(ReplicaError(f"{fault} while this version was being loaded"))
+            self.proving = None
         ran = bool(self._running)
         for give_up in tuple(self._running):
             give_up(fault)
@@ -304,6 +325,8 @@ class Replica:
     async def close(self, patience_s: float) -> bool:
         """Close all backends in the thread and end it; False if this was not done in time."""
         self.state = ReplicaState.CLOSED
+        if self.proving is not None:
+            self._end_proving(self.proving)
         thread = self._thread
 
         def job() -> None:  # the last job: backends of earlier installs are here by now

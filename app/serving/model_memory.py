@@ -33,12 +33,10 @@ class MemoryLimits:
     Attributes:
         budget_bytes: maximum for the models of this process.
         min_resident_s: a model that was loaded stays for at least this long.
-        max_other_bytes: maximum of the budget that other memory of the process displaces.
     """
 
     budget_bytes: int
     min_resident_s: float
-    max_other_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +158,6 @@ class ModelMemory:
         self.again_share = 1.0
         self._first_s = self._second_s = 0.0  # of all models that were loaded twice
         self._weight = 1.0  # of a use now
-        self._at_start = resident()
         metrics.model_memory.set_function(self.taken)
         metrics.model_memory_limit.set(limits.budget_bytes)
 
@@ -206,29 +203,13 @@ class ModelMemory:
 
     def taken(self) -> int:
         """Bytes of all models that are loaded or being loaded."""
-        coming = (each.nbytes for each in self.models.values() if each.is_cold and each.is_coming)
-        return self._loaded() + sum(coming)
+        here = (each.nbytes for each in self.models.values() if not each.is_cold or each.is_coming)
+        return sum(self.always.values()) + sum(here)
 
-    def _loaded(self) -> int:
-        loaded = (each.nbytes for each in self.models.values() if not each.is_cold)
-        return sum(self.always.values()) + sum(loaded)
-
-    def other_bytes(self, model: OnDemandModel) -> int:
-        """Bytes of the budget that other memory of the process displaces; called between loads.
-
-        It consists of runtimes, caches and free memory that the allocator keeps. It never
-        displaces a model that fits alone.
-
-        Args:
-            model: the model that is to be loaded.
-        """
-        budget, always = self._limits.budget_bytes, sum(self.always.values())
-        other = self.grown(self._at_start) - self._loaded()
-        return max(0, min(other, self._limits.max_other_bytes, budget - always - model.nbytes))
-
-    def is_short(self, other_bytes: int = 0) -> bool:
-        """Whether the models take more than the budget without `other_bytes`."""
-        return self.taken() + other_bytes > self._limits.budget_bytes
+    @property
+    def is_short(self) -> bool:
+        """Whether the models take more than they may."""
+        return self.taken() > self._limits.budget_bytes
 
     def may_leave(self, model: OnDemandModel) -> bool:
         """Whether a model could be removed now."""

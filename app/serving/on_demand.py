@@ -255,8 +255,6 @@ class OnDemandModels:
     async def _make_room(self, model: OnDemandModel | None) -> None:
         """Remove the models that are worth least until all others fit.
 
-        Before a load, other memory of the process displaces models, too, unless they must stay.
-
         Args:
             model: the one that is about to be loaded, and is counted already; None: none.
 
@@ -265,12 +263,11 @@ class OnDemandModels:
         """
         if model is not None:
             self._memory.check_room(model)  # much may have changed while it waited
-        other_bytes = 0 if model is None else self._memory.other_bytes(model)
-        while self._memory.is_short(other_bytes):
+        while self._memory.is_short:
             leaving = self._memory.least_worth()
             if leaving is not None:
                 await self._cool(leaving)
-            elif model is not None and self._memory.is_short():
+            elif model is not None:
                 raise self._memory.no_room(model)
             else:
                 return
@@ -301,7 +298,7 @@ class OnDemandModels:
                 async with self._lock:
                     if self._is_idle(model):
                         await self._cool(model)
-        if self._memory.is_short() and not self._lock.locked():
+        if self._memory.is_short and not self._lock.locked():
             async with self._lock:
                 await self._make_room(None)
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from app.sources.download import PART
-from tests.e2e.server import PLAIN, Server, free_port, running, start_process
+from tests.e2e.server import PLAIN, Server, free_port, running, start_process, wait_for_readiness
 from tests.integration.test_mirror import large_version
 from tests.s3 import Bucket, Handler, Proxy, Seen, only
 

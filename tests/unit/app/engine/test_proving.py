@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -42,7 +42,8 @@ async def replica() -> AsyncIterator[Replica]:
     replica.open()
     await replica.install(OLD, FakeBackend)
     yield replica
-    assert await replica.close(5.0)
+    if replica.state is not ReplicaState.CLOSED:
+        assert await replica.close(5.0)
 
 
 @pytest.fixture
@@ -74,7 +75,60 @@ async def test_batches_run_during_a_proof(replica: Replica, proof: Proof) -> Non
     proof.go_on.set()
     await installing
     assert replica.serves(NEW)
+    assert replica.proving is not None
+    assert replica.proving.step is None
+
+
+class Threads:
+    """Proofs that record their threads, and may fail."""
+
+    def __init__(self) -> None:
+        self.used: list[threading.Thread] = []
+        self.error: Exception | None = None
+
+    def __call__(self, _: Backend, __: Between) -> None:
+        self.used.append(threading.current_thread())
+        if self.error is not None:
+            raise self.error
+
+
+async def test_proofs_run_in_one_thread_until_one_fails(replica: Replica) -> None:
+    proof = Threads()
+    await replica.install(NEW, FakeBackend, proof)
+    proof.error = ValueError("wrong answer")
+    with pytest.raises(ValueError, match="wrong answer"):
+        await replica.install(NEW, FakeBackend, proof)
+    proof.error = None
+    await replica.install(NEW, FakeBackend, proof)
+    first, second, third = proof.used
+    assert first is second is not third
+    await until(lambda: not first.is_alive())
+    assert third.is_alive()
+    assert await replica.close(5.0)
+    await until(lambda: not third.is_alive())
+
+
+async def test_idle_thread_for_proofs_ends(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.engine.replica.KEEP_S", 0.01)
+    proof = Threads()
+    await replica.install(NEW, FakeBackend, proof)
+    await until(lambda: not proof.used[0].is_alive())
     assert replica.proving is None
+    await replica.install(NEW, FakeBackend, proof)
+
+
+@pytest.mark.parametrize("give_up", [Replica.give_up_proof, Replica.give_up_thread])
+async def test_a_proof_runs_after_a_thread_was_given_up(
+    replica: Replica, give_up: Callable[[Replica, ReplicaError], object]
+) -> None:
+    proof = Threads()
+    await replica.install(NEW, FakeBackend, proof)
+    give_up(replica, ReplicaHangs("it hangs"))
+    await replica.install(NEW, FakeBackend, proof)
+    assert proof.used[0] is not proof.used[1]
+    await until(lambda: replica.lost_threads == 0)
 
 
 async def test_failed_check_prevents_the_installation(replica: Replica) -> None:

@@ -42,13 +42,8 @@ class Engine:
 
 
 class Pool:
-    """Frees the memory of a model that is removed."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-
     async def remove_everywhere(self, model: ModelId) -> None:
-        self._server.grown -= self._server.taken.pop(model, 0)
+        pass
 
 
 def _is_warm(model: OnDemandModel) -> bool:
@@ -63,17 +58,16 @@ class Server:
         self.engine = Engine()
         self.loaded = LoadedModels(None)
         self.grown = 0
-        self.taken: dict[ModelId, int] = {}  # by models that are loaded
         metrics = Metrics()
         memory = ModelMemory(
-            MemoryLimits(10 * MIB, 5.0, MIB),
+            MemoryLimits(10 * MIB, 5.0),
             self.engine.is_unused,
             metrics,
             now=lambda: self.now,
             resident=lambda: self.grown,
         )
         self.models = OnDemandModels(
-            memory, cast("Any", self.engine), cast("Any", Pool(self)), self.loaded, metrics
+            memory, cast("Any", self.engine), cast("Any", Pool()), self.loaded, metrics
         )
 
     def add(
@@ -96,10 +90,8 @@ class Server:
                 raise fails
             self.now += next(seconds)
             self.grown += mib * MIB
-            self.taken[model] = mib * MIB
 
-        model = ModelId(name, 1)
-        return self.models.add(model, load, mib * MIB, None)
+        return self.models.add(ModelId(name, 1), load, mib * MIB, None)
 
     async def use(self, *models: OnDemandModel, allowed_s: float = 60.0) -> None:
         """Use one after the other, ten seconds apart."""
@@ -301,29 +293,6 @@ async def test_what_else_grows_is_not_the_models(server: Server) -> None:
     a.is_cold, a.load = True, load
     await server.use(a)  # although it seemed to be larger than all the memory
     assert a.nbytes < 10 * MIB
-
-
-async def test_other_memory_of_the_process_displaces_models(server: Server) -> None:
-    a, b, c = server.add("a", 3), server.add("b", 3), server.add("c", 4)
-    await server.use(a, b)
-    server.grown += MIB  # such as a runtime's pages
-    await server.use(c)
-    assert server.warm(a, b, c) == "bc"
-
-
-async def test_other_memory_displaces_models_only_for_a_load(server: Server) -> None:
-    a, b = server.add("a", 9), server.add("b", 10)
-    always = ModelId("always", 1)
-    async with server.models.counted(always, MIB):
-        server.grown += MIB
-    server.grown += MIB
-    await server.use(a)  # it would never fit otherwise
-    server.now += 10.0
-    await server.models._look()
-    assert server.warm(a) == "a"
-    await server.models.remove(always)
-    await server.use(b)
-    assert server.warm(a, b) == "b"
 
 
 async def test_always_loaded_models_make_others_leave(server: Server) -> None:
