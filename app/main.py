@@ -98,7 +98,7 @@ FIRST_LOOK_S = 5.0  # wait for models in a store, which decide how many replicas
 SEND_S = 3.0  # limit for sending the last spans, whose receiver may be unreachable
 # Of TORCHLANE_MODEL_MEMORY. The rest is for buffers of libraries and free memory that the allocator
 # keeps: both grow with the number of models that come and go.
-MODELS_SHARE = 0.97
+MODELS_SHARE = 0.95
 MEMO_SHARE = 8  # the memo of repeated bodies gets an additional eighth of the cache's bytes
 
 
