@@ -36,7 +36,7 @@ from loadtests.capacity.search import Lengths, Search, TrialStep
 from loadtests.errors import LoadTestError
 from loadtests.openloop.address import reach
 from loadtests.openloop.generator import NO_ANSWER, TrialLimits
-from loadtests.openloop.sender import Cost, Outcomes, Sender, TrialPlan
+from loadtests.openloop.sender import Cost, Outcomes, Sender, TrialPlan, longest_s
 from loadtests.openloop.trial import Gates, TrialResult
 from loadtests.reports import cut_short, write
 from loadtests.traffic.reference_inputs import ask
@@ -49,6 +49,7 @@ SECONDS, QUICK_SECONDS = 5.0, 2.0
 BUDGET_S, QUICK_BUDGET_S = 20.0, 15.0
 SUSTAINED_SHARE = 0.9  # of the offered requests, answered in time: the server sustains the rate
 START_PER_S, HIGHEST_PER_S = 100.0, 20_000.0
+LEAST_S = 0.2  # of a load whose requests fill the memory; a shorter one says nothing
 LEAD_S = 0.5  # of each load, in which connections open and queues fill
 # Factors for the time: below capacity, because rejections are rare and one pause of the machine
 # makes a tail; above it if answers per second are few, because one pause makes ten of them late.
@@ -122,6 +123,7 @@ class _OverloadRun:
     cpu_us: float = 0.0
     due_s: list[float] = field(default_factory=list)
     sender: Sender | None = None  # to the running process
+    request_bytes: float = 0.0  # mean size in the last trial
     _seeds: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def measure(self) -> OverloadResult:
@@ -135,7 +137,10 @@ class _OverloadRun:
         measure = measuring(self._run, LEAD_S, deadline_ms, next(self._seeds) + 1000)
         loads, stall = [], share_stalled(cores, STALL_S)
         for times in sorted(self.options.loads):
-            trial = measure(TrialStep("load", times * capacity_per_s, self._seconds(times)))
+            rate_per_s = times * capacity_per_s
+            fits_s = max(LEAST_S, longest_s(rate_per_s, self.request_bytes) - LEAD_S)
+            seconds = min(self._seconds(times), fits_s)
+            trial = measure(TrialStep("load", rate_per_s, seconds))
             ideal = None
             if self.model != DIGITS:  # items cost the same in any batch
                 ideal = ideal_refused(self.due_s, LEAD_S, 1 / capacity_per_s, deadline_ms / 1000)
@@ -157,6 +162,7 @@ class _OverloadRun:
                 header = {"X-Torchlane-Timeout-Ms": str(self.options.deadline_ms)}
                 self.sender = Sender(reach(server.url), calls, "poisson", LIMITS, header)
             self.sender.prepare(plan)
+            self.request_bytes = self.sender.request_bytes
             before_s = server.cpu_s()
             with pinned(self.site.cores.generator):
                 outcomes, cost = self.sender.send()

@@ -21,6 +21,7 @@ from loadtests.traffic.workloads import Draw
 from models.tensors import Array
 
 MAX_REQUEST_BYTES = 512 * 1024 * 1024  # of one trial, all in memory before it starts
+MARGIN = 0.9  # because the number of requests and their sizes vary
 LEAST_REQUEST_BYTES = 64  # of the shortest request, to reject too many before drawing any
 TIMEOUT_STATUSES = (408, 504)  # accepted, and dropped after the deadline
 REJECTION_STATUSES = (429, 503)  # at once
@@ -132,6 +133,11 @@ class Sender:
             _check_size(size)
         gc.collect()  # now, because there is no collection while requests are sent
 
+    @property
+    def request_bytes(self) -> float:
+        """Mean size of the prepared requests; 0 if there are none."""
+        return sum(map(len, self._requests)) / max(1, len(self._requests))
+
     def _render(self, call: LoadCall) -> bytes:
         key = (call.path, *call.headers, *call.headers.values())
         if (head := self._heads.get(key)) is None:
@@ -183,6 +189,11 @@ class Sender:
                 kind[at], reason[at] = Kind.GIVEN_UP, NO_ANSWER
         lag_s = log.noticed_s - log.due_s
         return Outcomes(log.due_s, log.done_s, lag_s, kind, hint_ms, reason)
+
+
+def longest_s(rate_per_s: float, request_bytes: float) -> float:
+    """Return for how many seconds memory should hold requests of this mean size, with a margin."""
+    return MARGIN * MAX_REQUEST_BYTES / (rate_per_s * max(LEAST_REQUEST_BYTES, request_bytes))
 
 
 def _check_size(size_bytes: float) -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from loadtests.openloop.address import ServerAddress
 from loadtests.openloop.arrivals import ArrivalKind
-from loadtests.openloop.generator import NO_ANSWER, TrialLimits
-from loadtests.openloop.sender import Kind, Sender, TrialPlan
+from loadtests.openloop.generator import NO_ANSWER, TrialLimits, TrialTooLarge
+from loadtests.openloop.sender import Kind, Sender, TrialPlan, longest_s
 from loadtests.traffic.calls import LoadCall
 
 LIMITS = TrialLimits(16, 2.0)
@@ -118,3 +118,13 @@ def test_late_answer_is_a_failure(server: EchoServer) -> None:
     outcomes, _ = hasty.run(TrialPlan(50, 0.1, 0.2, seed=1))
     assert outcomes.kind.tolist() == [Kind.GIVEN_UP] * 15
     assert set(outcomes.reason) == {NO_ANSWER}
+
+
+def test_the_longest_trial_fits_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadtests.openloop.sender.MAX_REQUEST_BYTES", 1_000_000)
+    sender = make_sender(1, Numbers(padding=b"x" * 5000), arrivals="poisson")
+    sender.prepare(TrialPlan(100, 0.1, 0.4, seed=1))
+    seconds = longest_s(100, sender.request_bytes)
+    sender.prepare(TrialPlan(100, 0.1, seconds - 0.1, seed=2))
+    with pytest.raises(TrialTooLarge):
+        sender.prepare(TrialPlan(100, 0.1, 2 * seconds, seed=2))
