@@ -138,9 +138,7 @@ class _OverloadRun:
         loads, stall = [], share_stalled(cores, STALL_S)
         for times in sorted(self.options.loads):
             rate_per_s = times * capacity_per_s
-            fits_s = max(LEAST_S, longest_s(rate_per_s, self.request_bytes) - LEAD_S)
-            seconds = min(self._seconds(times), fits_s)
-            trial = measure(TrialStep("load", rate_per_s, seconds))
+            trial = measure(TrialStep("load", rate_per_s, self._seconds(times, rate_per_s)))
             ideal = None
             if self.model != DIGITS:  # items cost the same in any batch
                 ideal = ideal_refused(self.due_s, LEAD_S, 1 / capacity_per_s, deadline_ms / 1000)
@@ -200,11 +198,12 @@ class _OverloadRun:
         )
         return holds_per_s, result.trials
 
-    def _seconds(self, times: float) -> float:
-        """Return the measured time of a load."""
+    def _seconds(self, times: float, rate_per_s: float) -> float:
+        """Return the measured time of a load, whose requests fit into memory."""
         seconds = self.options.seconds or (QUICK_SECONDS if self.options.quick else SECONDS)
         longer = LONGER_BELOW if times < 1 else LONGER if self.model != DIGITS else 1
-        return float(seconds * longer)
+        fits_s = longest_s(rate_per_s, self.request_bytes) - LEAD_S
+        return float(min(seconds * longer, max(LEAST_S, fits_s)))
 
 
 def ideal_refused(due_s: list[float], lead_s: float, service_s: float, deadline_s: float) -> float:
