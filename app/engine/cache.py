@@ -75,13 +75,19 @@ class PredictionCache:
 
     def get(self, key: bytes) -> Arrays | None:
         """The value, now the most recently used one; None if there is none."""
+        return _arrays(self._entries[key]) if self.touch(key) else None
+
+    def touch(self, key: bytes) -> bool:
+        """Make a value the most recently used one, and return whether there is one.
+
+        That takes a tenth of the time of `get`, which makes its arrays.
+        """
         if self._expiries:
             self._expire()
-        entry = self._entries.get(key)
-        if entry is None:
-            return None
+        if key not in self._entries:
+            return False
         self._entries.move_to_end(key)
-        return _arrays(entry)
+        return True
 
     def put(self, key: bytes, value: Arrays) -> None:
         """Keep a copy of a value, unless it is larger than the whole cache."""

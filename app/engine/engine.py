@@ -55,11 +55,12 @@ from app.metrics import Metrics
 from app.metrics.bound import ModelMetrics
 from app.metrics.gauges import ModelGauges
 from app.telemetry.tracing import Tracing
-from app.types import Answer, BatchTimes, CacheCounts, Item, ModelId, Outcome, cache_counts
+from app.types import Answer, Arrays, BatchTimes, CacheCounts, Item, ModelId, Outcome, cache_counts
 
 LOG = structlog.get_logger(__name__)
 RETIRE_LOOK_S = 0.01  # interval of checks whether a model being retired is done
 NOT_MEASURED: Mapping[str, BatchTimes] = MappingProxyType({})
+NO_ARRAYS: Arrays = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,17 +336,19 @@ class Engine(Settler):
     def submit_known(
         self, model: ModelId, keys: Sequence[bytes], deadline: float
     ) -> Submission | None:
-        """Like `submit`, for keys from an earlier request; None if not all are cached."""
+        """Like `submit`, for keys of an answer that the caller has; None if not all are cached.
+
+        Its outcomes have no arrays.
+        """
         served = self._served(model)
         if not served.queue.caches:
             return None
         now = self.now()
         submission = Submission(deadline, served.closed, began=now)
         for key in keys:
-            value = self._cache.get(key)
-            if value is None:
+            if not self._cache.touch(key):
                 return None
-            submission.outcomes[key] = value
+            submission.outcomes[key] = NO_ARRAYS
         submission.keys.extend(keys)
         try:
             self._admission.admit(served.queue, (), deadline, 0.0, now)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from random import Random
+
+import pytest
 
 from app.api.memo import ONCE, UNUSED, AnswerMemo, Remembered
 from app.types import ModelId
@@ -37,6 +40,27 @@ def test_repeat_is_found_after_many_unique_bodies() -> None:
     assert any(noticed(memo, b"new " + body) for body in bodies)
     assert noticed(memo, BODY) is None
     assert noticed(memo, BODY) is not None  # all are looked at again
+
+
+@pytest.mark.parametrize("number_bytes", [4, 5, 8])  # float32, "0.5, ", float64
+def test_large_bodies_that_differ_in_places_are_told_apart(number_bytes: int) -> None:
+    memo, random = AnswerMemo(10_000), Random(0)
+    plain = [bytes(number_bytes)] * 1024
+    for _ in range(UNUSED - 1):
+        drawn = plain.copy()
+        for place in random.sample(range(len(drawn)), 100):
+            drawn[place] = random.randbytes(number_bytes)
+        assert noticed(memo, b"".join(drawn)) is None
+
+
+def test_bodies_that_seem_equal_have_digests_of_their_own() -> None:
+    memo = AnswerMemo(10_000)
+    body = bytes(1 << 20)
+    others = [body[:place] + b"1" + body[place + 1 :] for place in range(1, 4)]
+    assert noticed(memo, body) is None
+    digests = [noticed(memo, each) for each in (body, *others)]
+    assert None not in digests
+    assert len(set(digests)) == len(digests)
 
 
 def test_only_old_bodies_are_forgotten() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -29,11 +30,15 @@ def test_process_memory_grows_as_counted() -> None:
     assert 1 / 1.5 < growth / counted < 1.5
 
 
-def test_least_recently_used_value_is_evicted() -> None:
+@pytest.mark.parametrize("use", [PredictionCache.get, PredictionCache.touch])
+def test_least_recently_used_value_is_evicted(
+    use: Callable[[PredictionCache, bytes], object],
+) -> None:
     cache = PredictionCache(3 * cost_bytes(key(0), value(0)), None, timer=lambda: 0.0)
     for number in range(3):
         cache.put(key(number), value(number))
-    cache.get(key(0))
+    assert use(cache, key(0))
+    assert not use(cache, key(3))
     cache.put(key(3), value(3))
     assert cache.get(key(1)) is None
     assert all(cache.get(key(number)) is not None for number in (0, 2, 3))
@@ -47,6 +52,7 @@ def test_entries_expire_after_their_lifetime() -> None:
     now = 9.9
     assert cache.get(key(1)) is not None
     now = 10.1
+    assert not cache.touch(key(1))
     assert cache.get(key(1)) is None
     cache.put(key(2), value(2))
     assert len(cache) == 1
