@@ -12,7 +12,7 @@ from cachetools import LRUCache
 from app.types import ModelId
 
 ONCE = 1 << 14  # hashes of bodies seen once, in each of two generations
-UNUSED = 1 << 10  # after this many bodies without a repeat, only one in WATCHED is examined
+UNUSED = 1 << 10  # after this many bodies without an answer, only one in WATCHED is examined
 WATCHED = 8
 SAMPLES = 256  # octets that stand for a body: 0.7 us, while its digest takes 4 for 5 KB
 ENTRY_OVERHEAD_BYTES = 400  # of a cachetools LRU cache's tables, the object and the tuple
@@ -37,11 +37,10 @@ class AnswerMemo:
     """Maps the digest of a body to the keys of its items and the answer.
 
     A body is digested when it seems to have arrived before: octets at even distances are compared,
-    by their hash, so that bodies that never repeat cost little, however large they are. Two bodies
-    with the same octets there cost a digest each, which is never the same. If no body repeats, only
-    an eighth of them are examined, chosen by these octets, until one repeats. The prediction cache
-    decides whether an answer still holds: an entry here is used only while all its keys are in that
-    cache.
+    by their hash, which costs little however large a body is. Bodies that are equal there and differ
+    elsewhere cost a digest each, which is never the same. While no answer is used again, only an
+    eighth of the bodies are examined, chosen by these octets. The prediction cache decides whether
+    an answer still holds: an entry here is used only while all its keys are in that cache.
 
     Owned by the event loop.
 
@@ -54,7 +53,7 @@ class AnswerMemo:
         self._entries: LRUCache[bytes, Remembered] = LRUCache(capacity_bytes, getsizeof=_cost)
         self._once: set[int] = set()
         self._once_before: set[int] = set()
-        self._without_repeat = 0  # bodies examined since the last repeat
+        self._unused = 0  # bodies examined since an answer was last used
 
     @property
     def used_bytes(self) -> int:
@@ -67,12 +66,11 @@ class AnswerMemo:
             return False
         # An odd distance, or all octets could be the same one of each number's four.
         sample = hash(body[:: len(body) // SAMPLES | 1])
-        if self._without_repeat >= UNUSED and sample % WATCHED:
+        if self._unused >= UNUSED and sample % WATCHED:
             return False
+        self._unused += 1
         if sample in self._once or sample in self._once_before:
-            self._without_repeat = 0
             return True
-        self._without_repeat += 1
         if len(self._once) >= ONCE:
             self._once, self._once_before = set(), self._once
         self._once.add(sample)
@@ -93,7 +91,10 @@ class AnswerMemo:
 
     def get(self, digest: bytes) -> Remembered | None:
         """The remembered request with this digest."""
-        return self._entries.get(digest)
+        remembered = self._entries.get(digest)
+        if remembered is not None:
+            self._unused = 0
+        return remembered
 
     def put(self, digest: bytes, remembered: Remembered) -> None:
         """Remember a request, unless it is larger than the whole memo."""
