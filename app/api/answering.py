@@ -362,7 +362,7 @@ class Answering:
                 (b"x-torchlane-cache", _cache_header(answer.cache, many=self.endpoint.many)),
                 (b"server-timing", timing),
                 (b"content-length", b"%d" % len(content)),
-                *self.version_header(),
+                *(self.version_header() if self.is_divided else ()),
             ],
             content,
         )

@@ -391,7 +391,8 @@ class Call(Answering):
         self._items = items
         if self.trace is not None:
             self.trace.decoded = self._decoded
-        self._charge(items)
+        if self._caller is not None:
+            self._charge(items)
 
     def _charge(self, items: int) -> None:
         """Count the items for the caller's limit, once, however their number becomes known."""

@@ -36,9 +36,9 @@ class Remembered:
 class AnswerMemo:
     """Maps the digest of a body to the keys of its items and the answer.
 
-    A body is digested when it seems to have arrived before: octets at even distances are compared,
-    by their hash, which costs little however large a body is. Bodies that are equal there and differ
-    elsewhere cost a digest each, which is never the same. While no answer is used again, only an
+    A body is digested when it seems to have arrived before: the memo compares octets at even
+    distances, by their hash, which costs little however large a body is. Different bodies that
+    agree there cost a digest each, and their digests differ. While no answer is used again, only an
     eighth of the bodies are examined, chosen by these octets. The prediction cache decides whether
     an answer still holds: an entry here is used only while all its keys are in that cache.
 

@@ -67,7 +67,7 @@ class AccessLog:
         later: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
         self._enabled = share is not None
-        self._gate = SamplingGate((), share or 0.0, leaves_out=False)
+        self._gate = SamplingGate((), share, leaves_out=False) if share else None
         self._key_name = key_name
         self._clock = clock
         self._later = later or _later
@@ -94,7 +94,7 @@ class AccessLog:
             rate = self._gone
         elif status >= FAILED or seconds >= SLOW_S:
             rate = self._failures
-        elif self._gate.may_want(NO_FIELDS):
+        elif self._gate is not None and self._gate.may_want(NO_FIELDS):
             if self._is_sample:  # which may be smaller: no line tells of it
                 return self._others.allows(self._clock())
             rate = self._others
