@@ -94,11 +94,23 @@ class Server:
             time.sleep(0.01)
 
 
-def start_process(log_file: Path, module: str = "app", **settings: str) -> Process:
-    """Start `python -m MODULE` with TORCHLANE_ settings, and no other ones.
+@contextlib.contextmanager
+def start_process(log_file: Path, module: str = "app", **settings: str) -> Iterator[Process]:
+    """A process of `python -m MODULE` with TORCHLANE_ settings, and no other ones.
 
-    It is forked from a process that has imported what takes long; `app.__main__` never is.
+    It is forked from a process that has imported what takes long; `app.__main__` never is. At the
+    end it is killed by its process id if it still runs.
     """
+    process = _start(log_file, module, settings)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def _start(log_file: Path, module: str, settings: dict[str, str]) -> Process:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TORCHLANE_")}
     # Else each start would measure the machine, and there were as many processes as pay. Logs are
     # those of production, with every event.
@@ -119,21 +131,20 @@ def start_process(log_file: Path, module: str = "app", **settings: str) -> Proce
 def running(
     model_dir: Path | str, log_file: Path, module: str = "app", **settings: str
 ) -> Iterator[Server]:
-    """A ready server; killed by its process id at the end if it still runs."""
-    settings = {"host": "127.0.0.1", "port": str(free_port())} | settings
-    process = start_process(log_file, module, **settings, model_dir=str(model_dir))
-    server = Server(process, int(settings["port"]), log_file, settings["host"])
-    try:
+    """A ready server, in a process of `start_process`."""
+    settings = {
+        "host": "127.0.0.1",
+        "port": str(free_port()),
+        "model_dir": str(model_dir),
+    } | settings
+    with start_process(log_file, module, **settings) as process:
+        server = Server(process, int(settings["port"]), log_file, settings["host"])
         wait_ready(server)
         if (workers := settings.get("workers", "1")) not in ("1", "auto"):
             server.wait_for_log(
                 rf'"workers": {workers}|{workers} workers\)'
             )  # not only one of them
         yield server
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
 
 
 def resident_bytes(pid: int) -> int:

@@ -54,12 +54,11 @@ class TestAutomaticWorkers:
     ) -> None:
         monkeypatch.setenv("TMPDIR", str(tmp_path))
         before = set(tmp_path.iterdir())
-        process = start_process(
-            log, devices="auto", workers="auto", model_dir=str(small), port=str(free_port())
-        )
-        loaded = Path(f"/proc/{process.pid}/maps")
-        until(lambda: "libtorch" in loaded.read_text(), "it imports nothing")
-        process.terminate()
-        assert process.wait(60) == 0
+        settings = {"devices": "auto", "workers": "auto", "port": str(free_port())}
+        with start_process(log, **settings, model_dir=str(small)) as process:
+            loaded = Path(f"/proc/{process.pid}/maps")
+            until(lambda: "libtorch" in loaded.read_text(), "it imports nothing")
+            process.terminate()
+            assert process.wait(60) == 0
         assert "Traceback" not in log.read_text()
         assert set(tmp_path.iterdir()) - before <= {log}

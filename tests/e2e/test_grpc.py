@@ -94,19 +94,17 @@ def test_several_workers_share_the_connections(models: Path, tmp_path: Path) -> 
 def test_servers_that_start_together_never_share_a_port(models: Path, tmp_path: Path) -> None:
     shared, logs = str(free_port()), [tmp_path / f"log-{number}" for number in range(2)]
     settings = {"grpc_port": shared, "model_dir": str(models), "workers": "2"}
-    servers = [start_process(log, **settings, port=str(free_port())) for log in logs]
-    try:
+    with contextlib.ExitStack() as stack:
+        servers = [
+            stack.enter_context(start_process(log, **settings, port=str(free_port())))
+            for log in logs
+        ]
         deadline = time.monotonic() + 60
         while all(each.poll() is None for each in servers) and time.monotonic() < deadline:
             time.sleep(0.05)
         (ended,) = [number for number, each in enumerate(servers) if each.poll() is not None]
         assert servers[ended].wait(5) == 1
         assert f"is port {shared} in use? --grpc-port" in logs[ended].read_text()
-    finally:
-        for each in servers:
-            if each.poll() is None:
-                each.kill()
-            each.wait()
 
 
 def test_references_to_a_large_field_take_no_memory(models: Path, tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ def test_the_chosen_layout_is_logged_and_used(models: Path, tmp_path: Path) -> N
 
 def test_a_signal_interrupts_the_layout_measurement(models: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    process = start_process(log, devices="auto", model_dir=str(models), port=str(free_port()))
-    try:
+    settings = {"devices": "auto", "model_dir": str(models), "port": str(free_port())}
+    with start_process(log, **settings) as process:
         until = time.monotonic() + 60
         while "measuring_cpu_layout" not in log.read_text():
             assert process.poll() is None, log.read_text()
@@ -38,10 +38,6 @@ def test_a_signal_interrupts_the_layout_measurement(models: Path, tmp_path: Path
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         assert process.wait(40) == 0
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
     assert "Traceback" not in log.read_text()
     assert "cpu_layout_measured" not in log.read_text()
     assert '"signal": "SIGINT"' in log.read_text()

@@ -118,6 +118,6 @@ def test_startup_names_an_invalid_variable(
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "sometimes")
     log = tmp_path / "log"
-    process = start_process(log, model_dir=str(models), workers="2")
-    assert process.wait(60) == 2
+    with start_process(log, model_dir=str(models), workers="2") as process:
+        assert process.wait(60) == 2
     assert log.read_text().startswith("torchlane: OTEL_TRACES_SAMPLER='sometimes' cannot be used: ")

@@ -64,29 +64,27 @@ def test_an_idle_server_rarely_wakes(models: Path, log: Path) -> None:
 def test_an_invalid_setting_is_named_and_nothing_starts(
     log: Path, settings: dict[str, str], says: str
 ) -> None:
-    process = start_process(log, **settings)
-    assert process.wait(60) == 2
+    with start_process(log, **settings) as process:
+        assert process.wait(60) == 2
     assert says in log.read_text()
     assert "Traceback" not in log.read_text()
 
 
 def test_a_pipe_instead_of_a_file_refuses_the_start(log: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    process = start_process(log, api_keys_file=str(tmp_path / "pipe"))
-    assert process.wait(60) == 2
+    with start_process(log, api_keys_file=str(tmp_path / "pipe")) as process:
+        assert process.wait(60) == 2
     assert "TORCHLANE_API_KEYS_FILE=" in log.read_text()
     assert "not a regular file but a pipe" in log.read_text()
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_busy_port_is_reported_and_nothing_starts(models: Path, log: Path, workers: str) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = str(taken.getsockname()[1])
-        process = start_process(log, model_dir=str(models), port=port, workers=workers)
-        assert process.wait(60) == 1
-    assert f"is port {port} in use?" in log.read_text()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        settings = {"port": str(taken.getsockname()[1]), "workers": workers}
+        with start_process(log, **settings, model_dir=str(models)) as process:
+            assert process.wait(60) == 1
+    assert f"is port {settings['port']} in use?" in log.read_text()
     assert "worker_started" not in log.read_text()
     assert "Traceback" not in log.read_text()
 

@@ -55,14 +55,10 @@ def test_only_the_signed_artifact_is_served(project: Path) -> None:
 
 @pytest.mark.soak
 def test_an_invalid_trusted_key_prevents_the_start(project: Path, tmp_path: Path) -> None:
-    process = start_process(
-        tmp_path / "log",
-        model_dir=str(project / "artifacts"),
-        port=str(free_port()),
-        trusted_keys=str(project / "signing.pem"),
-        workers="2",
-    )
-    assert process.wait(60) == 2
+    settings = {"model_dir": str(project / "artifacts"), "port": str(free_port()), "workers": "2"}
+    private = str(project / "signing.pem")
+    with start_process(tmp_path / "log", **settings, trusted_keys=private) as process:
+        assert process.wait(60) == 2
     log = (tmp_path / "log").read_text()
     assert "torchlane: TORCHLANE_TRUSTED_KEYS=" in log
     assert "signing.pem contains a private key" in log

@@ -16,6 +16,7 @@ from tests.integration.test_mirror import large_version
 from tests.s3 import Bucket, Handler, Proxy, Seen, only
 
 LARGE = 6 * PART
+PARTIALS = "mirrors/*/partial/*"
 
 
 @pytest.fixture
@@ -46,14 +47,12 @@ def test_a_download_goes_on_after_a_kill(
 
     s3.fault = holds
     port = str(free_port())
-    process = start_process(log, **settings, model_dir=bucket.url, port=port)
     partials = (tmp_path / "cache").glob
-    wait_until(lambda: any(f.stat().st_size >= 2 * PART for f in partials("mirrors/*/partial/*")))
-    server = Server(process, int(port), log)
-    health = wait_for_readiness(server, 503)
-    assert f"models are being fetched from {bucket.url}" in health.text
-    process.kill()
-    process.wait()
+    with start_process(log, **settings, model_dir=bucket.url, port=port) as process:
+        wait_until(lambda: any(f.stat().st_size >= 2 * PART for f in partials(PARTIALS)))
+        health = wait_for_readiness(Server(process, int(port), log), 503)
+        assert f"models are being fetched from {bucket.url}" in health.text
+        process.kill()
     s3.fault = None
     s3.seen.clear()
     with running(bucket.url, log, **settings) as server:
@@ -80,12 +79,12 @@ def test_a_server_stops_in_the_middle_of_a_download(
     bucket.upload(large_version(tmp_path / "made", LARGE))
     s3.fault = only(".bin", held)
     port = str(free_port())
-    process = start_process(log, **settings, model_dir=bucket.url, port=port)
-    wait_until(lambda: s3.got("weights.bin"))
-    server = Server(process, int(port), log)
-    server.wait_for_log("listening|Uvicorn|being")
-    server.signal()
-    assert server.exit_code(20) == 0
+    with start_process(log, **settings, model_dir=bucket.url, port=port) as process:
+        wait_until(lambda: s3.got("weights.bin"))
+        server = Server(process, int(port), log)
+        server.wait_for_log("listening|Uvicorn|being")
+        server.signal()
+        assert server.exit_code(20) == 0
 
 
 def test_workers_share_a_mirror_and_another_takes_over(

@@ -174,10 +174,8 @@ def test_no_worker_is_ready_while_another_loads(models: Path, log: Path) -> None
         return False
 
     port = free_port()
-    process = start_process(
-        log, model_dir=str(models), port=str(port), workers="2", log_format="json"
-    )
-    try:
+    settings = {"model_dir": str(models), "port": str(port), "workers": "2"}
+    with start_process(log, **settings) as process:
         until(lambda: len(started(log)) == 2, "the workers do not start")
         late = started(log)[1]
         os.kill(late, signal.SIGSTOP)
@@ -190,9 +188,6 @@ def test_no_worker_is_ready_while_another_loads(models: Path, log: Path) -> None
             until(lambda: client.get("/health/ready").is_success, "it does not become ready")
         process.terminate()
         assert process.wait(60) == 0
-    finally:
-        process.kill()
-        process.wait()
 
 
 def first_bytes(connection: socket.socket) -> bytes:
@@ -286,16 +281,12 @@ def test_signals_during_worker_startup_stop_everything(
 ) -> None:
     (tmp_path / "scratch").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
-    settings = {"model_dir": str(models), "port": str(free_port()), "log_format": "json"}
-    process = start_process(log, workers="2", **settings)
-    try:
+    settings = {"model_dir": str(models), "port": str(free_port()), "workers": "2"}
+    with start_process(log, **settings) as process:
         until(lambda: len(started(log)) == 2, "the workers do not start")
         for each in (*started(log), process.pid):  # as Ctrl-C and supervisors do
             os.kill(each, signal.SIGINT)
         assert process.wait(60) == 0
-    finally:
-        process.kill()
-        process.wait()
     until(lambda: not any(map(alive, started(log))), "the workers outlive their parent")
     assert "worker_failed" not in log.read_text()
     assert "Traceback" not in log.read_text()
