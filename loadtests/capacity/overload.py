@@ -49,7 +49,7 @@ SECONDS, QUICK_SECONDS = 5.0, 2.0
 BUDGET_S, QUICK_BUDGET_S = 20.0, 15.0
 SUSTAINED_SHARE = 0.9  # of the offered requests, answered in time: the server sustains the rate
 START_PER_S, HIGHEST_PER_S = 100.0, 20_000.0
-LEAST_S = 0.2  # of a load whose requests fill the memory; a shorter one says nothing
+LEAST_S = 0.2  # of a load whose requests fill the memory; a shorter one is left out
 LEAD_S = 0.5  # of each load, in which connections open and queues fill
 # Factors for the time: below capacity, because rejections are rare and one pause of the machine
 # makes a tail; above it if answers per second are few, because one pause makes ten of them late.
@@ -138,7 +138,15 @@ class _OverloadRun:
         loads, stall = [], share_stalled(cores, STALL_S)
         for times in sorted(self.options.loads):
             rate_per_s = times * capacity_per_s
-            trial = measure(TrialStep("load", rate_per_s, self._seconds(times, rate_per_s)))
+            fits_s = longest_s(rate_per_s, self.request_bytes) - LEAD_S
+            if fits_s < LEAST_S:
+                self.say(
+                    f"{self.model}, {self.spec.name}, {times:g}x ({rate_per_s:,.0f}/s): left out, "
+                    f"because {LEAD_S + LEAST_S:g} s of requests do not fit into memory"
+                )
+                continue
+            seconds = min(self._seconds(times), fits_s)
+            trial = measure(TrialStep("load", rate_per_s, seconds))
             ideal = None
             if self.model != DIGITS:  # items cost the same in any batch
                 ideal = ideal_refused(self.due_s, LEAD_S, 1 / capacity_per_s, deadline_ms / 1000)
@@ -198,12 +206,11 @@ class _OverloadRun:
         )
         return holds_per_s, result.trials
 
-    def _seconds(self, times: float, rate_per_s: float) -> float:
-        """Return the measured time of a load, whose requests fit into memory."""
+    def _seconds(self, times: float) -> float:
+        """Return the intended measured time of a load."""
         seconds = self.options.seconds or (QUICK_SECONDS if self.options.quick else SECONDS)
         longer = LONGER_BELOW if times < 1 else LONGER if self.model != DIGITS else 1
-        fits_s = longest_s(rate_per_s, self.request_bytes) - LEAD_S
-        return float(min(seconds * longer, max(LEAST_S, fits_s)))
+        return float(seconds * longer)
 
 
 def ideal_refused(due_s: list[float], lead_s: float, service_s: float, deadline_s: float) -> float:
