@@ -293,7 +293,15 @@ def _releases(
     """The releases of the models file."""
     file = None if settings.models_file is None else ReleaseFile(settings.models_file)
     judging = worker.shared.releases if worker else None
-    return Releases(lifecycle.loaded, models.releases, lifecycle.works, file, metrics, judging)
+    return Releases(
+        lifecycle.loaded,
+        models.releases,
+        lifecycle.works,
+        file,
+        metrics,
+        judging,
+        has_room=lifecycle.has_room,
+    )
 
 
 def _differing(worker: Worker | None) -> Differing:

@@ -108,6 +108,7 @@ class Admission:
         now: float,
         *,
         foreseen: bool = False,
+        are_copies: bool = False,
     ) -> None:
         """Admit a request, or raise an error.
 
@@ -118,6 +119,7 @@ class Admission:
             lag_s: the result of `ReadLag` when the request was read.
             now: the current time, on the engine's clock.
             foreseen: whether `foresee` has just returned for one item of the shortest length.
+            are_copies: whether no caller sent the items, so that they are no use of the model.
 
         Raises:
             DeadlineExceeded, Overloaded, PayloadTooLarge: if it is rejected.
@@ -130,10 +132,10 @@ class Admission:
             self._check_room(queue, fresh, allowed_s)
             demand = queue.demand
             if demand is not None and demand.is_cold:
-                demand.ask(allowed_s)
+                demand.ask(allowed_s, for_copies=are_copies)
             elif not (foreseen and len(fresh) == 1 and fresh[0].length == 0):
                 self.foresee(queue, _loads(fresh), deadline, lag_s, now)
-            if demand is not None:
+            if demand is not None and not are_copies:
                 demand.used()
 
     def foresee(

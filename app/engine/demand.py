@@ -17,16 +17,17 @@ class Demand(Protocol):
 
     @property
     def may_load(self) -> bool:
-        """Whether a load may be tried: none has failed a moment ago."""
+        """Whether a load may be tried: there is room, and none has failed a moment ago."""
 
     def used(self) -> None:
         """Count an accepted request that needs the model."""
 
-    def ask(self, allowed_s: float) -> None:
+    def ask(self, allowed_s: float, *, for_copies: bool = False) -> None:
         """Start loading the model, which is cold, unless that has begun.
 
         Args:
             allowed_s: seconds until the deadline of the request.
+            for_copies: whether no caller waits, so that no other model leaves for it.
 
         Raises:
             Overloaded: if there is no room for it now, or loading it takes longer.

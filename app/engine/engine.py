@@ -302,7 +302,10 @@ class Engine(Settler):
                 fresh.append(item)
                 fresh_keys.append(key)
         now = self.now()
-        self._admission.admit(queue, fresh, deadline, lag_s, now, foreseen=foreseen)
+        are_copies = not submission.is_request
+        self._admission.admit(
+            queue, fresh, deadline, lag_s, now, foreseen=foreseen, are_copies=are_copies
+        )
         if queue.demand is not None and fresh:
             self._timeline.add(queue)  # unless it is there
         for flight in flying:

@@ -237,6 +237,11 @@ class Lifecycle:
             replica.serves(model) for replica in self._replicas
         )
 
+    def has_room(self, model: ModelId) -> bool:
+        """Whether this version, in whatever revision, is loaded, or there is room to load it."""
+        served = self.loaded.find(model.plain)
+        return served is None or self._installer.on_demand.has_room(served.id)
+
     def replica_states(self, model: ModelId | None) -> tuple[ReplicaStatus, ...]:
         """The states of the model's replicas: one without the model is `loading`, or `cold`."""
         return tuple(

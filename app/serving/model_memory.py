@@ -69,6 +69,8 @@ class OnDemandModel:
 
     Attributes:
         is_coming: whether its load runs, or waits for another one.
+        is_for_copies: whether only copies have needed it since it was cold: no other model leaves
+            for it, and it leaves first.
         nbytes: memory that it takes; before the first load `file_bytes`.
         first_s: seconds that its first load took, which also timed all batch sizes; 0 before it.
         again_s: mean seconds of its later loads, the last ones weigh most; 0 before them.
@@ -84,7 +86,7 @@ class OnDemandModel:
         memory: ModelMemory,
         model: ModelId,
         load: Callable[[], Awaitable[None]],
-        ask: Callable[[OnDemandModel, float], None],
+        ask: Callable[[OnDemandModel, float, bool], None],
         file_bytes: int,
         idle_s: float | None,
     ) -> None:
@@ -95,6 +97,7 @@ class OnDemandModel:
         self.idle_s = idle_s
         self.is_cold = True
         self.is_coming = False
+        self.is_for_copies = False
         self.file_bytes = self.nbytes = file_bytes
         self.first_s = self.again_s = 0.0
         self.uses = self.used_at = self.since = self.again_at = 0.0
@@ -102,16 +105,22 @@ class OnDemandModel:
 
     def used(self) -> None:
         """See `Demand`."""
+        self.is_for_copies = False
         self._memory.count_use(self)
 
-    def ask(self, allowed_s: float) -> None:
+    def ask(self, allowed_s: float, *, for_copies: bool = False) -> None:
         """See `Demand`."""
-        self._ask(self, allowed_s)
+        self._ask(self, allowed_s, for_copies)
 
     @property
     def may_load(self) -> bool:
         """See `Demand`."""
-        return self.problem is None or self._memory.now() >= self.again_at
+        return not self.has_just_failed and self._memory.has_room(self)
+
+    @property
+    def has_just_failed(self) -> bool:
+        """Whether its last load failed a moment ago."""
+        return self.problem is not None and self._memory.now() < self.again_at
 
     @property
     def load_s(self) -> float:
@@ -121,7 +130,7 @@ class OnDemandModel:
     @property
     def worth(self) -> float:
         """The seconds of loading that keeping it saves, divided by its bytes."""
-        return self.uses * self.load_s / max(1, self.nbytes)
+        return 0.0 if self.is_for_copies else self.uses * self.load_s / max(1, self.nbytes)
 
 
 class ModelMemory:
@@ -213,8 +222,8 @@ class ModelMemory:
 
     def may_leave(self, model: OnDemandModel) -> bool:
         """Whether a model could be removed now."""
-        stays_until = model.since + self._limits.min_resident_s
-        stays = model.is_cold or model.is_coming or self.now() < stays_until
+        stays_s = 0.0 if model.is_for_copies else self._limits.min_resident_s
+        stays = model.is_cold or model.is_coming or self.now() < model.since + stays_s
         return not stays and self._is_unused(model.model)
 
     def least_worth(self) -> OnDemandModel | None:
@@ -222,16 +231,17 @@ class ModelMemory:
         leaving = (each for each in self.models.values() if self.may_leave(each))
         return min(leaving, key=lambda each: each.worth, default=None)
 
-    def check_room(self, model: OnDemandModel) -> None:
-        """Return if a model would fit once others are removed that may be.
+    def check_room(self, model: OnDemandModel, *, for_copies: bool) -> None:
+        """Return if there is room for a model; see `has_room`.
 
         Raises:
             ModelNotReady: if it never fits.
             Overloaded: if it does not fit now.
         """
         budget, always = self._limits.budget_bytes, sum(self.always.values())
-        if always + model.file_bytes > budget:
-            self._metrics.cold_refused.inc()
+        if self._never_fits(model):
+            if not for_copies:
+                self._metrics.cold_refused.inc()
             raise ModelNotReady(
                 f"model {model.model.plain} takes at least {model.file_bytes / MIB:,.0f} MiB, and "
                 f"models that are always loaded {always / MIB:,.0f} MiB; TORCHLANE_MODEL_MEMORY "
@@ -239,17 +249,32 @@ class ModelMemory:
             )
         # A figure with which it would never fit may be wrong: only a load can tell.
         model.nbytes = min(model.nbytes, budget - always)
-        if self.least_taken() + (0 if model.is_coming else model.nbytes) > budget:
-            raise self.no_room(model)
+        if not self.has_room(model, for_copies=for_copies):
+            raise self.no_room(model, for_copies=for_copies)
+
+    def has_room(self, model: OnDemandModel, *, for_copies: bool = False) -> bool:
+        """Whether a model is loaded, or would fit once others are removed that may be.
+
+        For copies no other is removed.
+        """
+        if not model.is_cold or self._never_fits(model):
+            return not model.is_cold
+        budget, always = self._limits.budget_bytes, sum(self.always.values())
+        added = 0 if model.is_coming else min(model.nbytes, budget - always)
+        return (self.taken() if for_copies else self.least_taken()) + added <= budget
+
+    def _never_fits(self, model: OnDemandModel) -> bool:
+        return sum(self.always.values()) + model.file_bytes > self._limits.budget_bytes
 
     def least_taken(self) -> int:
         """Bytes that would be taken if all models left that may."""
         leaving = (each.nbytes for each in self.models.values() if self.may_leave(each))
         return self.taken() - sum(leaving)
 
-    def no_room(self, model: OnDemandModel) -> Overloaded:
+    def no_room(self, model: OnDemandModel, *, for_copies: bool) -> Overloaded:
         """The error for a request for a model that does not fit now, which counts it."""
-        self._metrics.cold_refused.inc()
+        if not for_copies:
+            self._metrics.cold_refused.inc()
         now, least_s = self.now(), self._limits.min_resident_s
         stays = [m.since + least_s - now for m in self.models.values() if not m.is_cold]
         next_s = min((each for each in stays if each > 0), default=0.0)

@@ -111,6 +111,11 @@ class OnDemandModels:
         demand = self._models.get(model)
         return demand is not None and demand.problem is None
 
+    def has_room(self, model: ModelId) -> bool:
+        """Whether a version is loaded, or could be now, or is not loaded on demand."""
+        demand = self._models.get(model)
+        return demand is None or self._memory.has_room(demand)
+
     def is_cold(self, model: ModelId) -> bool:
         """Whether a version is loaded on demand, and neither loaded nor being loaded."""
         demand = self._models.get(model)
@@ -147,16 +152,18 @@ class OnDemandModels:
                 self._always = None
             await self._make_room(None)
 
-    def _ask(self, model: OnDemandModel, allowed_s: float) -> None:
+    def _ask(self, model: OnDemandModel, allowed_s: float, for_copies: bool) -> None:
         """See `Demand.ask`."""
         name = model.model.plain
-        if not model.may_load:
+        if model.has_just_failed:
             raise ModelNotReady(f"model {name} could not be loaded: {model.problem}")
         if not model.is_coming:
-            self._memory.check_room(model)
-            model.is_coming = True
+            self._memory.check_room(model, for_copies=for_copies)
+            model.is_coming, model.is_for_copies = True, for_copies
             self._loads[model] = task = asyncio.create_task(self._load(model))
             task.add_done_callback(log_failure)
+        elif not for_copies:
+            model.is_for_copies = False
         left_s = self._left_s(model)
         if left_s > allowed_s:
             raise Overloaded(
@@ -197,6 +204,10 @@ class OnDemandModels:
                     raise
                 await in_thread(trim)
                 self._is_loaded(model, before)
+                if model.is_for_copies and self._memory.is_short:  # it takes more than its files
+                    error = self._memory.no_room(model, for_copies=True)
+                    self._engine.fail_waiting(model.model, error)
+                self._engine.wake()
                 self._has_ended(model)
                 await self._make_room(None)  # the estimate may have been too low
         except Overloaded as error:
@@ -236,7 +247,6 @@ class OnDemandModels:
             seconds=round(seconds, 2),
             mib=round(model.nbytes / MIB, 1),
         )
-        self._engine.wake()
 
     def _failed(self, model: OnDemandModel, error: Exception) -> None:
         """Fail the requests that wait for a model, and try it again later."""
@@ -261,20 +271,22 @@ class OnDemandModels:
         Raises:
             Overloaded: if it does not fit.
         """
-        if model is not None:
-            self._memory.check_room(model)  # much may have changed while it waited
+        for_copies = model is not None and model.is_for_copies
+        if model is not None:  # much may have changed while it waited
+            self._memory.check_room(model, for_copies=for_copies)
         while self._memory.is_short:
-            leaving = self._memory.least_worth()
+            leaving = None if for_copies else self._memory.least_worth()
             if leaving is not None:
                 await self._cool(leaving)
             elif model is not None:
-                raise self._memory.no_room(model)
+                raise self._memory.no_room(model, for_copies=for_copies)
             else:
                 return
 
     async def _cool(self, model: OnDemandModel) -> None:
         """Remove a model from its replicas; the next request loads it again."""
         model.is_cold = True  # at once: requests wait for a load from now on
+        model.is_for_copies = False
         self._show(model, ModelState.COLD)
         self._engine.park(model.model)
         # Even if this load is cancelled: it is counted as cold.

@@ -56,6 +56,7 @@ class Releases:
         file: where the stages are kept; None without a models file.
         metrics: of the server.
         judging: locked by the worker that judges; None if there is only one process.
+        has_room: whether a version is loaded, or there is room to load it on demand.
         clock: monotonic seconds.
         now: seconds since 1970.
     """
@@ -69,12 +70,14 @@ class Releases:
         metrics: Metrics,
         judging: SharedFile | None = None,
         *,
+        has_room: Callable[[ModelId], bool],
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._loaded = loaded
         self._wanted = wanted
         self._works = works
+        self._has_room = has_room
         self._file = file
         self._metrics = metrics
         self._judging = judging
@@ -173,6 +176,11 @@ class Releases:
                 "or the other way round"
             )
         problem = why_it_waits(release, stage, served)
+        if problem is None and not self._has_room(ModelId(name, release.to)):
+            problem = (
+                f"the release waits: there is no room to load version {release.to} on demand; "
+                "TORCHLANE_MODEL_MEMORY limits the memory of models"
+            )
         if problem is not None or release.stop_if.agreement_below is None:
             return problem
         old = old_version(release, stage, [each for each in served if each != release.to])

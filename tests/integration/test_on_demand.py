@@ -253,6 +253,21 @@ async def test_a_stop_ends_a_load(tmp_path: Path) -> None:
     assert (answer.status_code, answer.json()["code"]) == (503, "shutting_down")
 
 
+@pytest.mark.usefixtures("_only_files_count")
+async def test_without_room_requests_get_another_version(tmp_path: Path) -> None:
+    heavy(tmp_path, "other")
+    for version in (1, 2):
+        write_artifact(tmp_path, "one", version=version, module=Heavy())
+    file = tmp_path / "models.toml"
+    file.write_text("[models.one]\nweights = { 1 = 1, 2 = 1 }\n")
+    settings = ON_DEMAND | {"model_memory": 5 << 20, "min_resident_s": 60, "versions": "one=all"}
+    async with serving(tmp_path, **settings, models_file=file) as api:
+        for name in ("one/versions/1", "other"):
+            assert (await ask(api, name)).status_code == 200
+        answers = [await ask(api, "one", item) for item in range(10)]
+        assert {(each.status_code, each.json()["version"]) for each in answers} == {(200, 1)}
+
+
 async def test_a_new_version_is_loaded_before_it_replaces_a_loaded_one(tmp_path: Path) -> None:
     heavy(tmp_path, "one")
     async with serving(tmp_path, **ON_DEMAND, reload_s=0.05) as api:

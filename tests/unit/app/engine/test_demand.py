@@ -22,14 +22,16 @@ class Demand:
         self.is_cold = True
         self.uses = 0
         self.allowed_s: list[float] = []
+        self.for_copies: list[bool] = []
         self.refusal: Exception | None = None
         self.may_load = True
 
     def used(self) -> None:
         self.uses += 1
 
-    def ask(self, allowed_s: float) -> None:
+    def ask(self, allowed_s: float, *, for_copies: bool = False) -> None:
         self.allowed_s.append(allowed_s)
+        self.for_copies.append(for_copies)
         if self.refusal is not None:
             raise self.refusal
 
@@ -61,6 +63,16 @@ async def test_items_wait_until_the_model_is_there() -> None:
         assert [values(await each) for each in asked] == [[2], [4], [4]]
         assert r.engine.is_unused(COLD)
         assert demand.uses == 2
+
+
+async def test_copies_are_no_use() -> None:
+    async with cold_rig() as (r, demand):
+        asked = asyncio.create_task(r.engine.predict(COLD, [item(1)], FAR, are_copies=True))
+        await turns()
+        await demand.arrive(r)
+        assert values(await asked) == [2]
+        await r.engine.predict(COLD, [item(2)], FAR, are_copies=True)
+        assert (demand.for_copies, demand.uses) == ([True], 0)
 
 
 async def test_a_cached_answer_asks_for_nothing() -> None:

@@ -66,9 +66,14 @@ class Server:
             now=lambda: self.now,
             resident=lambda: self.grown,
         )
+        self.metrics = metrics
         self.models = OnDemandModels(
             memory, cast("Any", self.engine), cast("Any", Pool()), self.loaded, metrics
         )
+
+    @property
+    def refused(self) -> float | None:
+        return self.metrics.registry.get_sample_value("torchlane_cold_refused_total")
 
     def add(
         self,
@@ -264,6 +269,61 @@ async def test_room_that_is_lost_before_the_load(server: Server) -> None:
     ((name, error),) = server.engine.failed
     assert (name, type(error)) == ("b", Overloaded)
     assert server.warm(a, b) == "a"
+
+
+async def test_no_model_leaves_for_copies(server: Server) -> None:
+    a, shadow, c = server.add("a", 6), server.add("s", 3), server.add("c", 2)
+    await server.use(a)
+    server.now += 10.0
+    shadow.ask(60.0, for_copies=True)  # there is room for it
+    await server.until(partial(_is_warm, shadow))
+    with pytest.raises(Overloaded, match="no room for model c/1"):
+        c.ask(60.0, for_copies=True)
+    await server.use(a)
+    c.ask(60.0)  # a request
+    await server.until(partial(_is_warm, c))
+    assert server.warm(a, shadow, c) == "ac"  # although it was loaded just now
+    with pytest.raises(Overloaded):
+        shadow.ask(60.0, for_copies=True)
+    assert server.refused == 0
+
+
+async def test_a_request_for_a_model_that_is_loaded_for_copies(server: Server) -> None:
+    shadow, b = server.add("s", 6), server.add("b", 6)
+    shadow.ask(60.0, for_copies=True)
+    shadow.ask(60.0)
+    await server.until(partial(_is_warm, shadow))
+    with pytest.raises(Overloaded):
+        b.ask(60.0)  # it was loaded a moment ago, and not only for copies
+    assert server.refused == 1
+
+
+async def test_what_copies_load_is_larger_than_its_files(server: Server) -> None:
+    a, shadow = server.add("a", 6), server.add("s", 1)
+    load = shadow.load
+
+    async def large() -> None:
+        await load()
+        server.grown += 4 * MIB
+
+    await server.use(a)
+    shadow.load = large
+    server.now += 10.0
+    shadow.ask(60.0, for_copies=True)
+    await server.until(lambda: bool(server.engine.failed))
+    await server.until(lambda: shadow.is_cold)
+    assert server.warm(a, shadow) == "a"
+
+
+async def test_whether_there_is_room(server: Server) -> None:
+    a, b, large = server.add("a", 6), server.add("b", 6), server.add("l", 11)
+    rooms = [server.models.has_room(each.model) for each in (a, b, large)]
+    assert rooms == [each.may_load for each in (a, b, large)] == [True, True, False]
+    await server.use(a)
+    assert [server.models.has_room(each.model) for each in (a, b)] == [True, False]
+    server.now += 10.0
+    assert server.models.has_room(b.model)  # `a` may leave
+    assert server.models.has_room(ModelId("always", 1))
 
 
 async def test_models_that_are_always_loaded_count(server: Server) -> None:

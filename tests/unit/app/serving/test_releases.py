@@ -39,6 +39,7 @@ class Process:
         self, folder: Path, judging: SharedFile | None = None, *, has_release: bool = True
     ) -> None:
         self.moment = 0.0
+        self.has_room = True
         self.metrics = Metrics()
         self.loaded = LoadedModels(None)
         self.wanted = {"m": RELEASE} if has_release else {}
@@ -49,6 +50,7 @@ class Process:
             ReleaseFile(folder / "models.toml"),
             self.metrics,
             judging,
+            has_room=lambda _: self.has_room,
             clock=lambda: self.moment,
             now=lambda: self.moment,
         )
@@ -257,6 +259,20 @@ async def test_a_version_that_is_missing_is_reported_once(tmp_path: Path) -> Non
     await watched(process)
     assert process.releases.problem("m") is None
     assert process.shares == {2: 0.9, 3: 0.1}
+
+
+async def test_a_version_without_room_waits(tmp_path: Path) -> None:
+    process = Process(tmp_path)
+    await watched(process)
+    process.has_room = False
+    for _ in range(5):
+        await process.passes(60)
+    assert process.shares == {2: 0.9, 3: 0.1}
+    assert "there is no room to load version 3 on demand" in str(process.releases.problem("m"))
+    process.has_room = True
+    await process.passes(0)
+    await process.passes(60)
+    assert process.shares == {2: 0.5, 3: 0.5}
 
 
 async def test_versions_that_cannot_be_compared_wait_if_they_are_judged_by_it(
