@@ -267,14 +267,23 @@ class Lifecycle:
     async def load(self, name: str, version: int | None = None) -> Changes:
         """Serve a version in addition to the policy's; without a version, follow the policy again.
 
+        A version on demand is loaded into this process: without a number, the one that requests
+        without a version get.
+
         Raises:
             ModelNotFound: if the repository has no such version.
-            ModelNotReady: if the repository or the model's folder cannot be read.
+            ModelNotReady: if the repository or the model's folder cannot be read, or a version on
+                demand cannot be loaded.
+            Overloaded: if there is no room for a version on demand.
         """
         await self._need(self._config.overrides.now(), ModelId(name, version or ALL))
         await self._fetch()
         await self._check_there(name, version)
-        return await self._apply(self._config.overrides.load(ModelId(name, version or ALL)))
+        changes = await self._apply(self._config.overrides.load(ModelId(name, version or ALL)))
+        served = self.loaded.find(ModelId(name, version)) if version else self.loaded.get(name)
+        if served is not None:
+            await self._installer.on_demand.warm(served.id)
+        return changes
 
     async def unload(self, name: str, version: int | None = None) -> Changes:
         """Stop serving a version, or a whole model, until it is loaded again.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from app.errors import ModelNotReady, Overloaded
 from app.metrics import Metrics
@@ -56,6 +57,12 @@ class Residency:
     left_s: float | None = None
 
 
+class AskToLoad(Protocol):
+    """`Demand.ask`, for a given model."""
+
+    def __call__(self, model: OnDemandModel, allowed_s: float, *, for_copies: bool) -> None: ...
+
+
 class OnDemandModel:
     """A version that is loaded on demand; see `Demand`.
 
@@ -86,7 +93,7 @@ class OnDemandModel:
         memory: ModelMemory,
         model: ModelId,
         load: Callable[[], Awaitable[None]],
-        ask: Callable[[OnDemandModel, float, bool], None],
+        ask: AskToLoad,
         file_bytes: int,
         idle_s: float | None,
     ) -> None:
@@ -110,7 +117,7 @@ class OnDemandModel:
 
     def ask(self, allowed_s: float, *, for_copies: bool = False) -> None:
         """See `Demand`."""
-        self._ask(self, allowed_s, for_copies)
+        self._ask(self, allowed_s, for_copies=for_copies)
 
     @property
     def may_load(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import structlog
@@ -99,6 +100,22 @@ class OnDemandModels:
             await asyncio.gather(load, return_exceptions=True)
             self._has_ended(demand)  # if it had not begun
 
+    async def warm(self, model: ModelId) -> None:
+        """Load a version, if it is on demand and cold, as for a request that needs it.
+
+        Raises:
+            Overloaded: if there is no room for it.
+            ModelNotReady: if it cannot be loaded.
+        """
+        demand = self._models.get(model)
+        if demand is None or not demand.is_cold:
+            return
+        self._ask(demand, math.inf, for_copies=False)
+        demand.used()
+        await asyncio.wait([self._loads[demand]])
+        if demand.is_cold:
+            self._ask(demand, math.inf, for_copies=False)  # says why
+
     async def stop(self) -> None:
         """Cancel all loads."""
         tasks = [*self._loads.values(), *([self._watching] if self._watching else [])]
@@ -152,7 +169,7 @@ class OnDemandModels:
                 self._always = None
             await self._make_room(None)
 
-    def _ask(self, model: OnDemandModel, allowed_s: float, for_copies: bool) -> None:
+    def _ask(self, model: OnDemandModel, allowed_s: float, *, for_copies: bool) -> None:
         """See `Demand.ask`."""
         name = model.model.plain
         if model.has_just_failed:

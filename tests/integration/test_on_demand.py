@@ -14,7 +14,7 @@ import torch
 from structlog.testing import capture_logs
 from torch import nn
 
-from app.access.entries import METRICS, PREDICT, make_key
+from app.access.entries import ADMIN, METRICS, PREDICT, make_key
 from app.backends.fake import FakeBackend
 from app.serving import on_demand
 from app.serving.model_memory import ModelMemory
@@ -251,6 +251,21 @@ async def test_a_stop_ends_a_load(tmp_path: Path) -> None:
     go_on.set()
     answer = await asked
     assert (answer.status_code, answer.json()["code"]) == (503, "shutting_down")
+
+
+@pytest.mark.usefixtures("_only_files_count")
+async def test_load_loads_a_cold_model(tmp_path: Path) -> None:
+    heavy(tmp_path, "one", "other")
+    secret, entry = make_key("ops", [ADMIN, PREDICT])
+    settings = ON_DEMAND | {"model_memory": 3 << 20, "min_resident_s": 60, "api_keys": entry}
+    async with serving(tmp_path, **settings) as api:
+        api.client.headers["x-api-key"] = secret
+        for path in ("v2/repository/models/one/load", "admin/models/one/load"):
+            assert (await api.client.post(f"/{path}")).status_code == 200
+            assert (await api.client.get("/v2/models/one/ready")).status_code == 200
+        answer = await api.client.post("/admin/models/other/load")
+        assert (answer.status_code, answer.json()["code"]) == (503, "overloaded")
+        assert await states(api) == {"one": "ready", "other": "cold"}
 
 
 @pytest.mark.usefixtures("_only_files_count")
