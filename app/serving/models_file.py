@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,7 +22,7 @@ from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, fi
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from app.registry.model_settings import MODEL_NAME, ModelSettings
-from app.registry.releases import Release, Shadow
+from app.registry.releases import Release, Shadow, StopIf
 from app.registry.weights import BODY, HEADER, KEY
 from models.byte_order import strip_byte_order_mark
 from models.choices import Precision, did_you_mean
@@ -118,6 +118,13 @@ class Entry(BaseModel):
                 settings, variant=self.variant, precision=self.precision, pinned_by_file=True
             )
         return settings
+
+
+TABLES: Mapping[str, type[BaseModel]] = {  # within that of a model
+    "release": Release,
+    "release.stop_if": StopIf,
+    "shadow": Shadow,
+}
 
 
 class ModelsFile:
@@ -298,7 +305,13 @@ def _told(name: str, error: ErrorDetails) -> str:
     """The message for a mistake that pydantic found."""
     key, problem = ".".join(map(str, error["loc"]))[:SHOWN], error["msg"]
     if error["type"] == "extra_forbidden":
-        hint = did_you_mean(key, Entry.model_fields, "docs/models-file.md lists all settings")
+        table, dot, last = key.rpartition(".")
+        hint = did_you_mean(
+            last,
+            TABLES.get(table, Entry).model_fields,
+            "docs/models-file.md lists all settings",
+            show=lambda known: f"{table}{dot}{known}",
+        )
         return f"[models.{name}] {key} is not a model setting; {hint}"
     return f"[models.{name}] {key} = {error['input']!r}: {problem}"
 

@@ -139,7 +139,10 @@ JUDGED = "{ to = 3, stop_if.agreement_below = 0.9 }"
         ("[models.a]\nweights = { new = 5 }", "'new' is not a version; a version is a number"),
         ("[models.a]\nrelease = { to = 3, steps = [1] }", "release.steps = [1]: steps must rise"),
         ("[models.a]\nrelease = { to = 0 }", "release.to = 0: Input should be greater"),
-        ("[models.a]\nrelease = { too = 3 }", "[models.a] release.too is not a model setting"),
+        (
+            "[models.a]\nrelease = { every = 3 }",
+            "[models.a] release.every is not a model setting; did you mean release.every_s?",
+        ),
         (
             "[models.a]\nrelease.to = 3\nweights.3 = 1",
             "[models.a] release and weights: a release sets the weights itself",
