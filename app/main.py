@@ -48,7 +48,7 @@ from app.engine.engine import Engine, EngineConfig
 from app.engine.replica import Replica, ReplicaState
 from app.metrics import Metrics
 from app.metrics.gauges import ServedModel
-from app.model_source import source_of
+from app.model_source import cache_of, source_of
 from app.processes.descriptors import is_free_for_connection
 from app.processes.serving_process import calm_gc, end_process, give_memory_back
 from app.processes.shared_metrics import SharedMetrics
@@ -63,6 +63,7 @@ from app.serving.handlers import HandlerInstaller, Mode, PoolFactory
 from app.serving.installation import GATHER_S
 from app.serving.installer import BackendFactory, Installer
 from app.serving.lifecycle import MIN_CLOSE_S, Lifecycle, LifecycleConfig
+from app.serving.load_records import LoadRecords
 from app.serving.model_memory import MemoryLimits, ModelMemory
 from app.serving.models_file import ModelsFile
 from app.serving.on_demand import OnDemandModels
@@ -174,7 +175,9 @@ def create_app(
         settings.handlers, metrics, _pools(settings.handlers, lambda: service)
     )
     memory = ModelMemory(_memory_limits(settings, processes), engine.is_unused, metrics)
-    on_demand = OnDemandModels(memory, engine, pool, loaded, metrics)
+    on_demand = OnDemandModels(
+        memory, engine, pool, loaded, metrics, LoadRecords(cache_of(settings))
+    )
     installer = Installer(
         artifacts,
         engine,

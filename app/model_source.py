@@ -21,7 +21,9 @@ def repository_of(settings: Settings) -> Repository:
     """What is on this machine now; signatures are not checked, and no store is asked."""
     if not isinstance(settings.model_dir, StoreUrl):
         return Repository(settings.model_dir)
-    mirror = Mirror(cache_of(settings), settings.model_dir, _whose(settings, settings.model_dir))
+    mirror = Mirror(
+        _cache_for_stores(settings), settings.model_dir, _whose(settings, settings.model_dir)
+    )
     return MirroredRepository(mirror, None)
 
 
@@ -44,7 +46,7 @@ def source_of(
     """
     config = SourceConfig(
         url=url,
-        cache=cache_of(settings),
+        cache=_cache_for_stores(settings),
         cache_bytes=settings.source_cache_bytes,
         cache_setting=f"{PREFIX}SOURCE_CACHE_BYTES",
         poll_s=settings.source_poll_s,
@@ -61,22 +63,28 @@ def source_of(
         ) from None
 
 
-def cache_of(settings: Settings) -> Path:
+def _cache_for_stores(settings: Settings) -> Path:
     """The folder of files from stores.
 
     Raises:
         SettingsError: if none is set, and this user has no home.
     """
-    if settings.source_cache is not None:
-        return settings.source_cache.absolute()
-    if given := os.environ.get("XDG_CACHE_HOME"):
-        return Path(given) / "torchlane"
-    if (home := home_folder()) is None:
+    if (folder := cache_of(settings)) is None:
         raise SettingsError(
             f"this user has no home for files from stores: set {PREFIX}SOURCE_CACHE to a folder "
             "that it can write to"
         )
-    return home / ".cache" / "torchlane"
+    return folder
+
+
+def cache_of(settings: Settings) -> Path | None:
+    """The folder of what can be had again; None if none is set, and this user has no home."""
+    if settings.source_cache is not None:
+        return settings.source_cache.absolute()
+    if given := os.environ.get("XDG_CACHE_HOME"):
+        return Path(given) / "torchlane"
+    home = home_folder()
+    return None if home is None else home / ".cache" / "torchlane"
 
 
 def _whose(settings: Settings, url: StoreUrl) -> str:

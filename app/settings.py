@@ -235,7 +235,7 @@ class Settings(BaseSettings):
     source_poll_s: float = Field(30, ge=0, le=86_400, allow_inf_nan=False)
     """Seconds between two looks at a store of models; 0: only on POST /admin/reload."""
     source_cache: LocalPath | None = None
-    """Folder for files from stores, shared by servers; unset: torchlane in the user's cache."""
+    """Folder for files from stores, and what loads took; unset: torchlane in the user's cache."""
     source_cache_bytes: ByteSize = Field(ByteSize(50 * 1024 * MIB), gt=0)
     """Maximum bytes of that folder."""
     trusted_keys: LocalPath | None = None

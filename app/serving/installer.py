@@ -158,7 +158,7 @@ class Installer:
         limits = limits_of(settings, largest)
         demand = None
         if settings.on_demand:
-            demand = self._demand(artifact, model, settings, loaded, batch_s)
+            demand = self._demand(artifact, model, settings, loaded, batch_s, identity)
             if is_needed:
                 self.on_demand.is_there(demand)
         self._engine.publish(model, identity, contract, batch_s, limits, demand)
@@ -236,6 +236,7 @@ class Installer:
         settings: ModelSettings,
         loaded: LoadedModels,
         batch_s: Mapping[str, BatchTimes],
+        identity: str,
     ) -> OnDemandModel:
         """What loads a version on demand; its files are checked at each load."""
         known = dict(batch_s)
@@ -253,7 +254,7 @@ class Installer:
                 self._engine.adjust(model, limits_of(current.settings, largest))
                 loaded.change(dataclasses.replace(current, max_batch_size=largest))
 
-        return self.on_demand.add(model, load, largest_file(artifact), settings.idle_s)
+        return self.on_demand.add(model, load, largest_file(artifact), settings.idle_s, identity)
 
     async def _install_handler(
         self,

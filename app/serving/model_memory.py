@@ -13,6 +13,7 @@ from typing import Protocol
 
 from app.errors import ModelNotReady, Overloaded
 from app.metrics import Metrics
+from app.serving.load_records import LoadRecord
 from app.types import ModelId
 from models.resources import resident_bytes
 
@@ -75,10 +76,11 @@ class OnDemandModel:
         idle_s: seconds without use after which it is removed; None: only for others.
 
     Attributes:
+        identity: of its record.
         is_coming: whether its load runs, or waits for another one.
         is_for_copies: whether only copies have needed it since it was cold: no other model leaves
             for it, and it leaves first.
-        nbytes: memory that it takes; before the first load `file_bytes`.
+        nbytes: memory that it takes; before the first load an estimate.
         first_s: seconds that its first load took, which also timed all batch sizes; 0 before it.
         again_s: mean seconds of its later loads, the last ones weigh most; 0 before them.
         uses: its requests, the older the less they count; in the current weight of `memory`.
@@ -105,8 +107,9 @@ class OnDemandModel:
         self.is_cold = True
         self.is_coming = False
         self.is_for_copies = False
+        self.identity = ""
         self.file_bytes = self.nbytes = file_bytes
-        self.first_s = self.again_s = 0.0
+        self._recalled_s = self.first_s = self.again_s = 0.0
         self.uses = self.used_at = self.since = self.again_at = 0.0
         self.problem: str | None = None
 
@@ -131,8 +134,20 @@ class OnDemandModel:
 
     @property
     def load_s(self) -> float:
-        """Seconds that its next load is expected to take; 0 before the first one."""
+        """Seconds that its next load is expected to take; 0 if nothing is known of it."""
+        if self.first_s == 0.0:
+            return self._recalled_s
         return self.again_s or self.first_s * self._memory.again_share
+
+    def recall(self, record: LoadRecord) -> None:
+        """Use what an earlier process has recorded, until this one knows more."""
+        self.nbytes = likely_bytes(record.nbytes, self.file_bytes)
+        self._recalled_s, self.again_s = record.first_s, record.again_s
+
+    @property
+    def record(self) -> LoadRecord:
+        """What is known of it, for later processes."""
+        return LoadRecord(nbytes=self.nbytes, first_s=self.first_s, again_s=self.again_s)
 
     @property
     def worth(self) -> float:
@@ -215,7 +230,7 @@ class ModelMemory:
         self.always[model] = self._measured(before, file_bytes)
 
     def _measured(self, before: int | None, file_bytes: int) -> int:
-        return min(max(self.grown(before), file_bytes), MOST_TIMES * file_bytes + MOST_MORE)
+        return likely_bytes(self.grown(before), file_bytes)
 
     def taken(self) -> int:
         """Bytes of all models that are loaded or being loaded."""
@@ -290,3 +305,8 @@ class ModelMemory:
             f"use, or were loaded less than {least_s:g} s ago",
             retry_after_s=max(LEAST_RETRY_S, next_s),
         )
+
+
+def likely_bytes(measured: int, file_bytes: int) -> int:
+    """What a model takes, if this was measured: not less than its largest file, nor far more."""
+    return min(max(measured, file_bytes), MOST_TIMES * file_bytes + MOST_MORE)

@@ -14,6 +14,7 @@ from app.errors import ModelNotReady, Overloaded
 from app.metrics import Metrics
 from app.registry.loaded_models import LoadedModels, ModelState, VersionStatus
 from app.serving.installation import problem_of
+from app.serving.load_records import LoadRecords
 from app.serving.model_memory import MIB, ModelMemory, OnDemandModel, Residency
 from app.serving.replica_pool import ReplicaPool, log_failure
 from app.threads import in_thread
@@ -37,6 +38,7 @@ class OnDemandModels:
         pool: has their replicas.
         loaded: shows their state.
         metrics: counts loads and removals.
+        records: what loads took in earlier processes.
     """
 
     def __init__(
@@ -46,7 +48,9 @@ class OnDemandModels:
         pool: ReplicaPool,
         loaded: LoadedModels,
         metrics: Metrics,
+        records: LoadRecords,
     ) -> None:
+        self._records = records
         self._memory = memory
         self._engine = engine
         self._pool = pool
@@ -69,9 +73,16 @@ class OnDemandModels:
         load: Callable[[], Awaitable[None]],
         file_bytes: int,
         idle_s: float | None,
+        identity: str,
     ) -> OnDemandModel:
-        """Load a version on demand from now on; see `OnDemandModel` for the arguments."""
+        """Load a version on demand from now on; see `OnDemandModel` for the arguments.
+
+        `identity` is that of its record.
+        """
         demand = OnDemandModel(self._memory, model, load, self._ask, file_bytes, idle_s)
+        demand.identity = identity
+        if (record := self._records.get(identity)) is not None:
+            demand.recall(record)
         before = (each for each in self._models.values() if each.model.name == model.name)
         demand.uses = max((each.uses for each in before), default=0.0)  # it takes their place
         self._models[model] = demand
@@ -85,6 +96,7 @@ class OnDemandModels:
         demand.nbytes = self._memory.always.pop(demand.model)
         demand.first_s, demand.since = self._always_s[demand.model.name], self._now()
         demand.used_at, demand.is_cold = demand.since, False
+        self._records.put(demand.identity, demand.record)
 
     def adjust(self, model: ModelId, idle_s: float | None) -> None:
         """Change after how many seconds a version is unloaded, if it is on demand."""
@@ -122,6 +134,7 @@ class OnDemandModels:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._records.save(at_once=True)
 
     def works(self, model: ModelId) -> bool:
         """Whether a version is loaded on demand, and its last load did not fail."""
@@ -253,6 +266,7 @@ class OnDemandModels:
         now = self._now()
         seconds = now - self._began
         self._memory.has_loaded(model, before, seconds)
+        self._records.put(model.identity, model.record)
         model.since = model.used_at = now
         self._mean_s += (seconds - self._mean_s) * (0.1 if self._mean_s else 1.0)
         model.is_cold, model.problem = False, None
@@ -318,6 +332,7 @@ class OnDemandModels:
             await asyncio.sleep(LOOK_S)
             try:
                 await self._look()
+                await self._records.save()
             except Exception:  # the next look may succeed
                 LOG.exception("idle_models_not_unloaded")
 

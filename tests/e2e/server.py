@@ -115,6 +115,7 @@ def _start(log_file: Path, module: str, settings: dict[str, str]) -> Process:
     # Else each start would measure the machine, and there were as many processes as pay. Logs are
     # those of production, with every event.
     settings = {"devices": "cpu", "workers": "1", "log_format": "json"} | settings
+    settings.setdefault("source_cache", f"{log_file}-cache")  # nothing is known of earlier loads
     environment |= import_path()
     environment |= {f"TORCHLANE_{name.upper()}": value for name, value in settings.items()}
     log_file.write_bytes(b"")

@@ -46,7 +46,9 @@ async def serving(
     **settings: Any,
 ) -> AsyncIterator[Api]:
     """The application over a repository; by default every model is ready when it begins."""
-    settings = {"devices": "cpu"} | settings  # else each start would measure the machine
+    # Else each start would measure the machine, or know what other tests have measured.
+    settings.setdefault("devices", "cpu")
+    settings.setdefault("source_cache", Path(f"{model_dir}-cache"))
     made = Settings(model_dir=model_dir, _env_file=None, **settings)
     app = create_app(made, make_backend)
     transport = httpx.ASGITransport(app)

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -16,6 +17,7 @@ from app.errors import ModelNotReady, Overloaded, TorchlaneError
 from app.metrics import Metrics
 from app.registry.loaded_models import LoadedModels
 from app.serving import model_memory
+from app.serving.load_records import LoadRecords
 from app.serving.model_memory import MIB, MemoryLimits, ModelMemory, OnDemandModel, Residency
 from app.serving.on_demand import OnDemandModels
 from app.types import ModelId
@@ -53,7 +55,7 @@ def _is_warm(model: OnDemandModel) -> bool:
 class Server:
     """All models of a server with room for ten MiB, and a clock; loads take as long as told."""
 
-    def __init__(self) -> None:
+    def __init__(self, records: LoadRecords | None = None) -> None:
         self.now = 1000.0
         self.engine = Engine()
         self.loaded = LoadedModels(None)
@@ -68,7 +70,12 @@ class Server:
         )
         self.metrics = metrics
         self.models = OnDemandModels(
-            memory, cast("Any", self.engine), cast("Any", Pool()), self.loaded, metrics
+            memory,
+            cast("Any", self.engine),
+            cast("Any", Pool()),
+            self.loaded,
+            metrics,
+            records or LoadRecords(None),
         )
 
     @property
@@ -96,7 +103,7 @@ class Server:
             self.now += next(seconds)
             self.grown += mib * MIB
 
-        return self.models.add(ModelId(name, 1), load, mib * MIB, None)
+        return self.models.add(ModelId(name, 1), load, mib * MIB, None, f"digest:{name}")
 
     async def use(self, *models: OnDemandModel, allowed_s: float = 60.0) -> None:
         """Use one after the other, ten seconds apart."""
@@ -144,6 +151,32 @@ async def test_a_first_load_also_times_batch_sizes(server: Server) -> None:
     a.is_cold = True
     await server.use(a)
     assert (a.load_s, b.load_s) == pytest.approx((3.0, 3.0))
+
+
+async def test_loads_of_earlier_processes_are_known(tmp_path: Path) -> None:
+    server = Server(LoadRecords(tmp_path))
+    a = server.add("a", 3, load_s=9.0, again_s=3.0)
+    assert (a.load_s, a.nbytes) == (0.0, 3 * MIB)
+    load = a.load
+
+    async def larger() -> None:
+        await load()
+        server.grown += 2 * MIB
+
+    a.load = larger
+    await server.use(a)
+    a.is_cold = True
+    await server.use(a)
+    assert (a.load_s, a.nbytes) == (3.0, 5 * MIB)
+    await server.models.stop()
+    server = Server(LoadRecords(tmp_path))
+    a = server.add("a", 3, load_s=9.0)
+    assert (a.load_s, a.nbytes) == (9.0, 5 * MIB)  # its first load here times batch sizes again
+    with pytest.raises(Overloaded, match=r"about 9\.0 s"):
+        a.ask(8.0)
+    await server.until(partial(_is_warm, a))
+    assert a.load_s == 3.0
+    await server.models.stop()
 
 
 async def test_one_slow_load_changes_little(server: Server) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.model_source import cache_of
+from app.model_source import cache_of, repository_of
 from app.settings import Settings, SettingsError
 from models.stores.aws import ProfileError, credentials_here
 from models.stores.choose import open_store
@@ -35,6 +35,7 @@ def test_stores_do_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_cache_without_a_home_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SettingsError, match="set TORCHLANE_SOURCE_CACHE"):
-        cache_of(Settings())
+        repository_of(Settings(model_dir=StoreUrl.parse("https://models.example/m")))
+    assert cache_of(Settings()) is None
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     assert cache_of(Settings()) == Path("/somewhere/torchlane")
