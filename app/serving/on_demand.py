@@ -124,8 +124,9 @@ class OnDemandModels:
             return
         self._ask(demand, math.inf, for_copies=False)
         demand.used()
-        await asyncio.wait([self._loads[demand]])
-        if demand.is_cold:
+        load = self._loads[demand]
+        await asyncio.wait([load])
+        if demand.is_cold and not load.cancelled():
             self._ask(demand, math.inf, for_copies=False)  # says why
 
     async def stop(self) -> None:

@@ -425,6 +425,21 @@ async def test_a_failed_load_is_told_until_the_next_attempt(server: Server) -> N
     await server.until(lambda: len(server.engine.failed) == 2)
 
 
+async def test_warming_says_why_it_failed(server: Server) -> None:
+    a, broken = server.add("a", 6), server.add("b", 3, fails=RuntimeError("broken"))
+    await server.models.warm(a.model)
+    await server.models.warm(a.model)
+    assert not a.is_cold
+    with pytest.raises(ModelNotReady, match="model b/1 could not be loaded"):
+        await server.models.warm(broken.model)
+    server.now += 10.0
+    retired = asyncio.create_task(server.models.warm(broken.model))
+    await asyncio.sleep(0)
+    await server.models.remove(broken.model)
+    await retired
+    assert broken.is_cold
+
+
 async def test_memory_that_was_freed_before_does_not_hide_a_model(server: Server) -> None:
     a = server.add("a", 4)
     a.file_bytes = MIB
