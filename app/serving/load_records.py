@@ -73,7 +73,8 @@ class LoadRecords:
             return
         changed, self._changed = self._changed, {}
         self._write_at = time.monotonic() + WRITE_S
-        await in_thread(lambda: self._write(changed))
+        if not await in_thread(lambda: self._write(changed)):
+            self._changed = changed | self._changed  # later
 
     def _all(self) -> dict[str, LoadRecord]:
         if self._records is None:
@@ -91,21 +92,24 @@ class LoadRecords:
             self._tell(error)
             return {}
 
-    def _write(self, changed: dict[str, LoadRecord]) -> None:
-        """Add records to those that other processes have written."""
+    def _write(self, changed: dict[str, LoadRecord]) -> bool:
+        """Add records to those of other processes; whether none of these is writing now."""
         folder = self._folder
         if folder is None:
-            return
+            return True
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with (folder / "loads.lock").open("wb") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 kept = {k: v for k, v in self._read().items() if k not in changed}
                 latest = [*kept.items(), *changed.items()][-MOST:]
                 with replacing(folder / "loads.json") as file:
                     file.write(RECORDS.dump_json(dict(latest)))
+        except BlockingIOError:
+            return False
         except OSError as error:
             self._tell(error)
+        return True
 
     def _tell(self, error: Exception) -> None:
         problem = error.strerror if isinstance(error, OSError) else "loads.json is damaged"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,17 @@ async def test_it_is_not_written_often(tmp_path: Path) -> None:
     assert LoadRecords(tmp_path).get("b") is None
     await records.save(at_once=True)
     assert LoadRecords(tmp_path).get("b") == RECORD
+
+
+async def test_another_process_that_writes_is_not_waited_for(tmp_path: Path) -> None:
+    records = LoadRecords(tmp_path)
+    records.put("a", RECORD)
+    with (tmp_path / "loads.lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        await records.save()
+    assert LoadRecords(tmp_path).get("a") is None
+    await records.save(at_once=True)
+    assert LoadRecords(tmp_path).get("a") == RECORD
 
 
 async def test_the_oldest_records_are_forgotten(
