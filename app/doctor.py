@@ -6,7 +6,6 @@ out.
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import os
 import platform
@@ -15,6 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from app.api.ports import bound_socket
+from app.doctor_options import parser
 from app.errors import TorchlaneError
 from app.extras import check_extras
 from app.model_source import repository_of
@@ -22,12 +22,11 @@ from app.registry.repository import Repository
 from app.settings import PREFIX, Settings, SettingsError, load_settings
 from app.sources.repository import MirroredRepository
 from app.types import ModelId
-from models.command_lines import OneLineParser
 from models.distributions import installed_version, own_version
 from models.extras import MissingExtra
 from models.processor import cpu_name
 from models.resources import memory_left_bytes, usable_cores
-from models.stores.urls import Place, place
+from models.stores.urls import Place
 
 # Distributions whose versions explain most reports; extras install those after torch.
 DISTRIBUTIONS = (
@@ -52,17 +51,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if problems:
         sys.stdout.write(f"\n{problems} problem{'s' if problems > 1 else ''}, marked with !\n")
     return FAILED_EXIT_CODE if problems else 0
-
-
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    top = OneLineParser(
-        prog="torchlane doctor",
-        description="Print versions, processor, runtimes, compiler, settings, port and repository, "
-        "as a bug report needs them. The exit code is 1 if something keeps a server from working.",
-    )
-    top.add_argument("--model-dir", type=place, help="the repository (default: as set)")
-    return top
 
 
 def _report(chosen: dict[str, Place]) -> Iterator[Line]:

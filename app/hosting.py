@@ -43,7 +43,7 @@ def hosted(
     """What the platform of this process says, if there is one.
 
     Vertex AI: variables that begin with AIP_, of which it always sets the port. SageMaker: the
-    argument `serve`, or the variable for its port, in a container that has its folder of models;
+    variable for its port, or the argument `serve` in a container that has its folder of models;
     elsewhere `serve` is only the name of what this program does.
 
     Args:
@@ -65,9 +65,10 @@ def hosted(
         for variable, name in VERTEX.items():
             if environment.get(variable):
                 say(name, environment[variable], variable)
-    elif (is_served or environment.get(SAGEMAKER_PORT)) and sagemaker_models.is_dir():
+    elif environment.get(SAGEMAKER_PORT) or (is_served and sagemaker_models.is_dir()):
         say("host", "0.0.0.0", SERVE)  # nosec B104 # the platform's contract
         say("port", environment.get(SAGEMAKER_PORT) or "8080", SAGEMAKER_PORT)
-        if any(sagemaker_models.iterdir()):  # empty if the models are in the image
+        # Else the models are in the image.
+        if sagemaker_models.is_dir() and any(sagemaker_models.iterdir()):
             say("model_dir", str(sagemaker_models), str(sagemaker_models))
     return Hosted(settings, sources, arguments)

@@ -86,7 +86,12 @@ GROUPS: Mapping[str, Mapping[str, Program]] = {
         "sign": _of_export("sign an artifact", "sign"),
     },
     "get help": {
-        "doctor": Program("print what a bug report needs", "app.doctor"),
+        "doctor": Program(
+            "print what a bug report needs",
+            "app.doctor",
+            parsed_in="app.doctor_options",
+            parser_helps=True,
+        ),
         "completion": Program("let bash or zsh complete commands", "torchlane.completion"),
     },
 }
@@ -120,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(program: Program, arguments: Sequence[str]) -> None:
-    if program.parser_helps and list(arguments) in (["--help"], ["-h"]):
+    if program.parser_helps and not {"--help", "-h"}.isdisjoint(arguments):
         program.parser().print_help()
         return
     sys.argv[1:] = [*program.arguments, *arguments]

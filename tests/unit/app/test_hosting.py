@@ -55,3 +55,10 @@ def test_sagemaker(
     (tmp_path / "digits").mkdir()
     unpacked = hosted(variables, arguments, tmp_path)
     assert unpacked.settings == {"host": "0.0.0.0", "port": port, "model_dir": str(tmp_path)}
+
+
+def test_sagemaker_without_its_folder(tmp_path: Path) -> None:
+    variables = {"SAGEMAKER_BIND_TO_PORT": "9000"}
+    said = hosted(variables, [], tmp_path / "none")
+    assert said.settings == {"host": "0.0.0.0", "port": "9000"}
+    assert hosted({}, ["serve"], tmp_path / "none").settings == {}

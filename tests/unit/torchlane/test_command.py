@@ -58,3 +58,16 @@ def test_the_package_imports_neither_torch_nor_the_server() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+@pytest.mark.parametrize("command", ["serve --port 1", "doctor", "export digits", "score", "keys"])
+def test_help_imports_neither_torch_nor_the_server(command: str) -> None:
+    code = (
+        "import sys, contextlib, torchlane.command as command\n"
+        "with contextlib.suppress(SystemExit): command.main(sys.argv[1:])\n"
+        "print({'torch', 'numpy', 'fastapi', 'app.model_source'} & set(sys.modules))"
+    )
+    words = [sys.executable, "-c", code, *command.split(), "--help"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("usage: ")
+    assert done.stdout.endswith("set()\n")
