@@ -31,7 +31,6 @@ DETAILS = frozenset(
         "cpu_layout_measured",
         "cpu_layout_not_measured",
         "device_not_watched",
-        "measuring_cpu_layout",
         "model_cooled",
         "model_loading",
         "model_warmed",
@@ -99,6 +98,7 @@ class Screen:
         self._ready: Event | None = None  # came before the address was known
         self._announced = False
         self._lines: dict[str, Callable[[Event], str | None]] = {
+            "cpu_layout_measured_under_load": _measured_under_load,
             "default_model_missing": lambda event: f"Warning: {event['problem']}",
             "draining": _draining,
             "grpc_listens": self._grpc_listens,
@@ -106,6 +106,7 @@ class Screen:
             "handler_not_ready": _handler_not_ready,
             "handler_ready": lambda event: f"{_spoken(event['handler'])}: ready again",
             "listening": self._listening,
+            "measuring_cpu_layout": _measuring,
             "model_loaded": self._model_loaded,
             "model_not_loaded": _model_not_loaded,
             "model_on_demand": self._model_on_demand,
@@ -205,6 +206,17 @@ class Screen:
 def _model_not_loaded(event: Event) -> str:
     problem = str(event["problem"]).removeprefix(f"{event['model']}: ")
     return f"{_spoken(event['model'])}: not loaded: {problem}"
+
+
+def _measuring(event: Event) -> str:
+    return f"Timing threads and replicas with {_spoken(event['model'])}: some seconds"
+
+
+def _measured_under_load(event: Event) -> str:
+    return (
+        f"Warning: the machine was busy, so {event['chosen']} (replicas x threads) may not be the "
+        f"fastest; {event['instead']}"
+    )
 
 
 def _handler_not_ready(event: Event) -> str:

@@ -57,6 +57,7 @@ def test_a_start_and_a_stop() -> None:
     lines = Seen().of(
         {"event": "starting", "runs": "machine code"},
         {"event": "workers_chosen", "workers": 2, "reason": "2 cores"},
+        {"event": "measuring_cpu_layout", "model": "digits/1", "layouts": [], "reason": "none"},
         LISTENING,
         {"event": "grpc_listens", "address": "127.0.0.1", "port": 8001},
         LOADED,
@@ -73,6 +74,7 @@ def test_a_start_and_a_stop() -> None:
         {"event": "stopped"},
     )
     assert lines == [
+        "Timing threads and replicas with digits 1: some seconds",
         "digits 1: compiled + script optimized at load (bfloat16) in 0.8 s",
         "minilm 3: script in 0.8 s",
         "shop 1: handler, 2 processes, calls digits, minilm, in 0.3 s",
@@ -81,6 +83,19 @@ def test_a_start_and_a_stop() -> None:
             "(digits 1, minilm 3, shop 1; 2 workers; gRPC on port 8001)"
         ),
         STOPPING,
+    ]
+
+
+def test_a_busy_machine_is_told() -> None:
+    event = {
+        "event": "cpu_layout_measured_under_load",
+        "others": 0.5,
+        "chosen": "2 x 1",
+        "instead": "start when the machine is idle",
+    }
+    assert Seen().of(event, method="warning") == [
+        "Warning: the machine was busy, so 2 x 1 (replicas x threads) may not be the fastest; "
+        "start when the machine is idle"
     ]
 
 
