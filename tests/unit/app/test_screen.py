@@ -94,8 +94,10 @@ def test_a_busy_machine_is_told() -> None:
         "instead": "start when the machine is idle",
     }
     assert Seen().of(event, method="warning") == [
-        "Warning: the machine was busy, so 2 x 1 (replicas x threads) may not be the fastest; "
-        "start when the machine is idle"
+        (
+            "Warning: the machine was busy, so 2 x 1 (replicas x threads) may not be the fastest; "
+            "start when the machine is idle"
+        )
     ]
 
 
