@@ -1,12 +1,16 @@
-"""Flushes files and folders to the disk, so that a rename survives a power failure."""
+"""Files that several processes replace: by a rename that survives a power failure, and locked."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+LOOK_S = 0.02  # between two attempts to lock a file
 
 
 def sync(path: Path) -> None:
@@ -41,3 +45,27 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         with contextlib.suppress(OSError):
             new.unlink(missing_ok=True)  # a partial file would keep a full disk full
         raise
+
+
+@contextlib.contextmanager
+def locked(path: Path, wait_s: float = 0.0) -> Iterator[None]:
+    """Hold the lock of a file during the block; it is created if it is missing, and stays.
+
+    Raises:
+        BlockingIOError: if another process holds it for longer than `wait_s`.
+        OSError: if it cannot be opened.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        ends_at = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= ends_at:
+                    raise
+            time.sleep(LOOK_S)
+        yield
+    finally:
+        os.close(descriptor)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import time
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from app.threads import in_thread
 from models.contained import FileRejected, read_named
-from models.durable import replacing
+from models.durable import locked, replacing
 
 LOG = structlog.get_logger(__name__)
 MAX_FILE_BYTES = 16 << 20
@@ -67,13 +66,14 @@ class LoadRecords:
 
     async def save(self, *, at_once: bool = False) -> None:
         """Write what has changed, but not often."""
-        if self._folder is None or not self._changed:
+        folder = self._folder
+        if folder is None or not self._changed:
             return
         if not at_once and time.monotonic() < self._write_at:
             return
         changed, self._changed = self._changed, {}
         self._write_at = time.monotonic() + WRITE_S
-        if not await in_thread(lambda: self._write(changed)):
+        if not await in_thread(lambda: self._write(folder, changed)):
             self._changed = changed | self._changed  # later
 
     def _all(self) -> dict[str, LoadRecord]:
@@ -92,15 +92,11 @@ class LoadRecords:
             self._tell(error)
             return {}
 
-    def _write(self, changed: dict[str, LoadRecord]) -> bool:
+    def _write(self, folder: Path, changed: dict[str, LoadRecord]) -> bool:
         """Add records to those of other processes; whether none of these is writing now."""
-        folder = self._folder
-        if folder is None:
-            return True
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with (folder / "loads.lock").open("wb") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with locked(folder / "loads.lock"):
                 kept = {k: v for k, v in self._read().items() if k not in changed}
                 latest = [*kept.items(), *changed.items()][-MOST:]
                 with replacing(folder / "loads.json") as file:

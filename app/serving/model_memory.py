@@ -78,8 +78,8 @@ class OnDemandModel:
     Attributes:
         identity: of its record.
         is_coming: whether its load runs, or waits for another one.
-        is_for_copies: whether only copies have needed it since it was cold: no other model leaves
-            for it, and it leaves first.
+        is_for_copies: whether only copies have asked for its last load: no other model leaves for
+            it, and it leaves first.
         nbytes: memory that it takes; before the first load an estimate.
         first_s: seconds that its first load took, which also timed all batch sizes; 0 before it.
         again_s: mean seconds of its later loads, the last ones weigh most; 0 before them.
@@ -253,7 +253,7 @@ class ModelMemory:
         leaving = (each for each in self.models.values() if self.may_leave(each))
         return min(leaving, key=lambda each: each.worth, default=None)
 
-    def check_room(self, model: OnDemandModel, *, for_copies: bool) -> None:
+    def check_room(self, model: OnDemandModel) -> None:
         """Return if there is room for a model; see `has_room`.
 
         Raises:
@@ -262,8 +262,7 @@ class ModelMemory:
         """
         budget, always = self._limits.budget_bytes, sum(self.always.values())
         if self._never_fits(model):
-            if not for_copies:
-                self._metrics.cold_refused.inc()
+            self._count_refused(model)
             raise ModelNotReady(
                 f"model {model.model.plain} takes at least {model.file_bytes / MIB:,.0f} MiB, and "
                 f"models that are always loaded {always / MIB:,.0f} MiB; TORCHLANE_MODEL_MEMORY "
@@ -271,8 +270,8 @@ class ModelMemory:
             )
         # A figure with which it would never fit may be wrong: only a load can tell.
         model.nbytes = min(model.nbytes, budget - always)
-        if not self.has_room(model, for_copies=for_copies):
-            raise self.no_room(model, for_copies=for_copies)
+        if not self.has_room(model, for_copies=model.is_for_copies):
+            raise self.no_room(model)
 
     def has_room(self, model: OnDemandModel, *, for_copies: bool = False) -> bool:
         """Whether a model is loaded, or would fit once others are removed that may be.
@@ -293,10 +292,9 @@ class ModelMemory:
         leaving = (each.nbytes for each in self.models.values() if self.may_leave(each))
         return self.taken() - sum(leaving)
 
-    def no_room(self, model: OnDemandModel, *, for_copies: bool) -> Overloaded:
+    def no_room(self, model: OnDemandModel) -> Overloaded:
         """The error for a request for a model that does not fit now, which counts it."""
-        if not for_copies:
-            self._metrics.cold_refused.inc()
+        self._count_refused(model)
         now, least_s = self.now(), self._limits.min_resident_s
         stays = [m.since + least_s - now for m in self.models.values() if not m.is_cold]
         next_s = min((each for each in stays if each > 0), default=0.0)
@@ -305,6 +303,10 @@ class ModelMemory:
             f"use, or were loaded less than {least_s:g} s ago",
             retry_after_s=max(LEAST_RETRY_S, next_s),
         )
+
+    def _count_refused(self, model: OnDemandModel) -> None:
+        if not model.is_for_copies:
+            self._metrics.cold_refused.inc()
 
 
 def likely_bytes(measured: int, file_bytes: int) -> int:

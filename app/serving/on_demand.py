@@ -189,8 +189,9 @@ class OnDemandModels:
         if model.has_just_failed:
             raise ModelNotReady(f"model {name} could not be loaded: {model.problem}")
         if not model.is_coming:
-            self._memory.check_room(model, for_copies=for_copies)
-            model.is_coming, model.is_for_copies = True, for_copies
+            model.is_for_copies = for_copies
+            self._memory.check_room(model)
+            model.is_coming = True
             self._loads[model] = task = asyncio.create_task(self._load(model))
             task.add_done_callback(log_failure)
         elif not for_copies:
@@ -236,8 +237,7 @@ class OnDemandModels:
                 await in_thread(trim)
                 self._is_loaded(model, before)
                 if model.is_for_copies and self._memory.is_short:  # it takes more than its files
-                    error = self._memory.no_room(model, for_copies=True)
-                    self._engine.fail_waiting(model.model, error)
+                    self._engine.fail_waiting(model.model, self._memory.no_room(model))
                 self._engine.wake()
                 self._has_ended(model)
                 await self._make_room(None)  # the estimate may have been too low
@@ -303,22 +303,21 @@ class OnDemandModels:
         Raises:
             Overloaded: if it does not fit.
         """
+        if model is not None:
+            self._memory.check_room(model)  # much may have changed while it waited
         for_copies = model is not None and model.is_for_copies
-        if model is not None:  # much may have changed while it waited
-            self._memory.check_room(model, for_copies=for_copies)
         while self._memory.is_short:
             leaving = None if for_copies else self._memory.least_worth()
             if leaving is not None:
                 await self._cool(leaving)
             elif model is not None:
-                raise self._memory.no_room(model, for_copies=for_copies)
+                raise self._memory.no_room(model)
             else:
                 return
 
     async def _cool(self, model: OnDemandModel) -> None:
         """Remove a model from its replicas; the next request loads it again."""
         model.is_cold = True  # at once: requests wait for a load from now on
-        model.is_for_copies = False
         self._show(model, ModelState.COLD)
         self._engine.park(model.model)
         # Even if this load is cancelled: it is counted as cold.

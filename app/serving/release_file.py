@@ -6,22 +6,18 @@ beside it is held.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
 from app.registry.releases import Stage
 from models.contained import FileRejected, read_named
-from models.durable import replacing
+from models.durable import locked, replacing
 
 STAGES = TypeAdapter(dict[str, Stage])
 MAX_FILE_BYTES = 16 << 20
-LOCK_S, LOCK_LOOK_S = 2.0, 0.02  # others hold the lock for milliseconds
+LOCK_S = 2.0  # others hold the lock for milliseconds
 Stages = Mapping[str, Stage]
 
 
@@ -76,27 +72,10 @@ class ReleaseFile:
             OSError: if it cannot be read or written.
             Exception: any exception of `how`.
         """
-        with self._locked():
+        with locked(self._lock, LOCK_S):
             before = self.read()
             after = how(before)
             if after != before:
                 with replacing(self.path) as file:
                     file.write(STAGES.dump_json(dict(after), indent=2, by_alias=True) + b"\n")
             return after
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            ends_at = time.monotonic() + LOCK_S
-            while True:
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > ends_at:
-                        raise
-                time.sleep(LOCK_LOOK_S)
-            yield
-        finally:
-            os.close(descriptor)

@@ -89,9 +89,13 @@ class Server:
         *,
         load_s: float = 1.0,
         again_s: float | None = None,
+        more_mib: int = 0,
         fails: Exception | None = None,
     ) -> OnDemandModel:
-        """A model whose first load takes `load_s`, and each other one `again_s` or as long."""
+        """A model whose first load takes `load_s`, and each other one `again_s` or as long.
+
+        Each makes the process grow by `more_mib` in addition to its file.
+        """
         seconds = itertools.chain(
             [load_s], itertools.repeat(load_s if again_s is None else again_s)
         )
@@ -101,7 +105,7 @@ class Server:
             if fails is not None:
                 raise fails
             self.now += next(seconds)
-            self.grown += mib * MIB
+            self.grown += (mib + more_mib) * MIB
 
         return self.models.add(ModelId(name, 1), load, mib * MIB, None, f"digest:{name}")
 
@@ -155,15 +159,8 @@ async def test_a_first_load_also_times_batch_sizes(server: Server) -> None:
 
 async def test_loads_of_earlier_processes_are_known(tmp_path: Path) -> None:
     server = Server(LoadRecords(tmp_path))
-    a = server.add("a", 3, load_s=9.0, again_s=3.0)
+    a = server.add("a", 3, load_s=9.0, again_s=3.0, more_mib=2)
     assert (a.load_s, a.nbytes) == (0.0, 3 * MIB)
-    load = a.load
-
-    async def larger() -> None:
-        await load()
-        server.grown += 2 * MIB
-
-    a.load = larger
     await server.use(a)
     a.is_cold = True
     await server.use(a)
@@ -332,15 +329,8 @@ async def test_a_request_for_a_model_that_is_loaded_for_copies(server: Server) -
 
 
 async def test_what_copies_load_is_larger_than_its_files(server: Server) -> None:
-    a, shadow = server.add("a", 6), server.add("s", 1)
-    load = shadow.load
-
-    async def large() -> None:
-        await load()
-        server.grown += 4 * MIB
-
+    a, shadow = server.add("a", 6), server.add("s", 1, more_mib=4)
     await server.use(a)
-    shadow.load = large
     server.now += 10.0
     shadow.ask(60.0, for_copies=True)
     await server.until(lambda: bool(server.engine.failed))
