@@ -14,6 +14,7 @@ from app.errors import ReplicaError
 from app.types import Arrays, DeviceTimes, ServedStep, Serving
 
 SLOTS = 2
+EXPECTED_S = 1.0  # of a batch: the thread waits for the next one meanwhile, however late it comes
 
 
 class _Slot:
@@ -39,7 +40,7 @@ class _OnItsWay:
 
     @property
     def expected_s(self) -> float:
-        return self._backend.device_s
+        return EXPECTED_S
 
     @property
     def is_done(self) -> bool:
@@ -60,14 +61,12 @@ class LaunchingFake(FakeBackend):
 
     Attributes:
         most_launched: batches that it had at once.
-        device_s: what it says that a batch takes.
     """
 
     def __init__(self, script: Step | None = None) -> None:
         super().__init__(script)
         self.free = [_Slot() for _ in range(SLOTS)]
         self.most_launched = 0
-        self.device_s = 0.0
         self._works: queue.SimpleQueue[tuple[Arrays, Future[Arrays]]] = queue.SimpleQueue()
         threading.Thread(target=self._compute, daemon=True).start()
 
