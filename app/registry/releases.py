@@ -42,6 +42,8 @@ class StopIf(_Checked):
         errors_above: share of the new version's accepted items that fail; 1: never.
         latency_above: its mean seconds in queue and computation, divided by the old version's;
             None: never.
+        p99_above: its p99 latency, divided by the old version's, as far as the histogram's bounds
+            tell; None: never.
         agreement_below: share of the old version's copied items to which the new one gives the same
             answer; None: never.
         min_requests: of a version in the current step, or copied items; with fewer, it is not
@@ -50,6 +52,7 @@ class StopIf(_Checked):
 
     errors_above: float = Field(0.01, ge=0, le=1, allow_inf_nan=False)
     latency_above: float | None = Field(None, ge=1, allow_inf_nan=False)
+    p99_above: float | None = Field(None, ge=1, allow_inf_nan=False)
     agreement_below: float | None = Field(None, gt=0, le=1, allow_inf_nan=False)
     min_requests: int = Field(50, ge=1, le=1_000_000)
 

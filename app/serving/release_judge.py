@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
@@ -17,11 +19,15 @@ from app.errors import (
     HandlerTimeout,
     NonFiniteOutput,
 )
+from app.metrics.counters import LATENCIES
 from app.registry.releases import ACTIVE, Phase, Release, Stage, old_version, why_it_waits
 from app.types import ModelId
 
 DOWN_S = 10.0  # that no replica runs the new version: a broken replica may be back before
 LEAST_WATCH_S = 60.0  # that a step is watched after a restart, even if its time has passed
+BOUNDS = (*LATENCIES, math.inf)
+TAIL = 0.01  # share of the requests that are slower than the p99
+SURE = 3.0  # standard deviations by which more must be slow than chance would have it
 AGREES, DROPPED = ("agrees", "same_label"), "dropped"  # results of copies
 # Outcomes of items for which the version is to blame, not the caller, nor a stop of the server.
 FAILURES = {
@@ -45,6 +51,7 @@ class Counts(NamedTuple):
     """What a version has done.
 
     Attributes:
+        within: requests without a failure, computed or not, that took at most each of BOUNDS.
         requests: number of its requests.
         ok: items with a prediction.
         failed: items that failed through its fault.
@@ -54,6 +61,7 @@ class Counts(NamedTuple):
         agreed: those to which it gave the same answer, or at least the same label.
     """
 
+    within: tuple[float, ...] = (0.0,) * len(BOUNDS)
     requests: float = 0.0
     ok: float = 0.0
     failed: float = 0.0
@@ -64,7 +72,19 @@ class Counts(NamedTuple):
 
     def since(self, before: Counts) -> Counts:
         """What was done since the earlier counts."""
-        return Counts(*(now - then for now, then in zip(self, before, strict=True)))
+        within = tuple(now - then for now, then in zip(self.within, before.within, strict=True))
+        numbers = (now - then for now, then in zip(self[1:], before[1:], strict=True))
+        return Counts(within, *numbers)
+
+    def slower_than(self, seconds: float) -> float:
+        """Requests that took longer than one of BOUNDS: hardly any of them was cached."""
+        return self.within[-1] - self.within[BOUNDS.index(seconds)]
+
+    @property
+    def p99_s(self) -> float:
+        """The first of BOUNDS that the p99 of the computed requests does not exceed."""
+        most = TAIL * self.computed
+        return next(bound for bound in BOUNDS if self.slower_than(bound) <= most)
 
 
 AllCounts: TypeAlias = Mapping[ModelId, Counts]
@@ -72,33 +92,39 @@ AllCounts: TypeAlias = Mapping[ModelId, Counts]
 
 def counts_of(names: Collection[str], collector: Collector) -> AllCounts:
     """The counts of all versions of these models."""
-    counts: dict[ModelId, dict[str, float]] = {}
-
-    def add(labels: Mapping[str, str], field: str, value: float) -> None:
-        if labels.get("model") in names:
-            of = counts.setdefault(ModelId(labels["model"], int(labels["version"])), {})
-            of[field] = of.get(field, 0.0) + value
+    counts: defaultdict[ModelId, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+    within: defaultdict[ModelId, defaultdict[float, float]] = defaultdict(
+        lambda: defaultdict(float)
+    )
 
     for family in collector.collect():
         for sample in family.samples:
             labels, value = sample.labels, sample.value
+            if labels.get("model") not in names:
+                continue
+            model = ModelId(labels["model"], int(labels["version"]))
             match sample.name:
                 case "torchlane_items_total" if labels["outcome"] == "ok":
-                    add(labels, "ok", value)
+                    counts[model]["ok"] += value
                 case "torchlane_items_total" if labels["outcome"] in FAILURES:
-                    add(labels, "failed", value)
+                    counts[model]["failed"] += value
                 case "torchlane_model_requests_total":
-                    add(labels, "requests", value)
+                    counts[model]["requests"] += value
                     if labels["result"] == "computed":
-                        add(labels, "computed", value)
+                        counts[model]["computed"] += value
                 case "torchlane_model_request_seconds_total":
                     if labels["part"] in ("queue", "compute"):
-                        add(labels, "seconds", value)
+                        counts[model]["seconds"] += value
+                case "torchlane_model_latency_seconds_bucket":
+                    within[model][float(labels["le"])] += value
                 case "torchlane_shadow_items_total" if labels["result"] != DROPPED:
-                    add(labels, "compared", value)
+                    counts[model]["compared"] += value
                     if labels["result"] in AGREES:
-                        add(labels, "agreed", value)
-    return {model: Counts(**each) for model, each in counts.items()}
+                        counts[model]["agreed"] += value
+    return {
+        model: Counts(tuple(within[model][bound] for bound in BOUNDS), **counts[model])
+        for model in {*counts, *within}
+    }
 
 
 def reason_to_stop(release: Release, new: Counts, old: Counts) -> str | None:
@@ -109,7 +135,12 @@ def reason_to_stop(release: Release, new: Counts, old: Counts) -> str | None:
         new: what the new version has done in the current step.
         old: the same of the old version.
     """
-    return _errors(release, new) or _disagreement(release, new) or _latency(release, new, old)
+    return (
+        _errors(release, new)
+        or _disagreement(release, new)
+        or _latency(release, new, old)
+        or _tail(release, new, old)
+    )
 
 
 def _errors(release: Release, new: Counts) -> str | None:
@@ -148,6 +179,22 @@ def _latency(release: Release, new: Counts, old: Counts) -> str | None:
     return (
         f"requests of version {release.to} took {new_s * 1000:.3g} ms on average, those of the "
         f"old version {old_s * 1000:.3g} ms, and latency_above = {rules.latency_above:g}"
+    )
+
+
+def _tail(release: Release, new: Counts, old: Counts) -> str | None:
+    rules = release.stop_if
+    if rules.p99_above is None or min(new.computed, old.computed) < rules.min_requests:
+        return None
+    old_s = old.p99_s
+    most_s = next(bound for bound in BOUNDS if bound >= rules.p99_above * old_s)
+    slower, expected = new.slower_than(most_s), TAIL * new.computed
+    if slower <= expected + SURE * math.sqrt(expected):
+        return None
+    return (
+        f"{slower:.0f} of {new.computed:.0f} computed requests of version {release.to} took more "
+        f"than {most_s * 1000:g} ms; the p99 of the old version is at most {old_s * 1000:g} ms, "
+        f"and p99_above = {rules.p99_above:g}"
     )
 
 

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import operator
+
 import pytest
 
 from app.metrics import Metrics
 from app.registry.releases import Phase, Release, Stage, StopIf
-from app.serving.release_judge import DOWN_S, FAILURES, LEAST_WATCH_S, Counts, Judge, counts_of
+from app.serving.release_judge import (
+    BOUNDS,
+    DOWN_S,
+    FAILURES,
+    LEAST_WATCH_S,
+    Counts,
+    Judge,
+    counts_of,
+)
 from app.types import ModelId
 
 RULES = StopIf(errors_above=0.1, latency_above=1.5, min_requests=50)
 RELEASE = Release(to=3, steps=[1, 50, 100], every_s=600, stop_if=RULES)
+
+
+def took(ms: float, requests: int) -> tuple[float, ...]:
+    """The histogram of so many requests."""
+    return tuple(requests * (ms / 1000 <= bound) for bound in BOUNDS)
 
 
 class Course:
@@ -37,14 +52,20 @@ class Course:
         self.wall += seconds
 
     def happens(self, version: int = 3, *, ok: int = 0, failed: int = 0, ms: float = 1) -> None:
-        self.counts_more(version, Counts(ok + failed, ok, failed, ok, ok * ms / 1000))
+        numbers = (ok + failed, ok, failed, ok, ok * ms / 1000)
+        self.counts_more(version, Counts(took(ms, ok), *numbers))
+
+    def caches(self, version: int, requests: int) -> None:
+        """Count requests that were answered from the cache."""
+        self.counts_more(version, Counts(took(0.01, requests), requests, requests))
 
     def compares(self, *, agreed: int = 0, other: int = 0) -> None:
         self.counts_more(3, Counts(compared=agreed + other, agreed=agreed))
 
     def counts_more(self, version: int, done: Counts) -> None:
-        pairs = zip(self.counts[version], done, strict=True)
-        self.counts[version] = Counts(*(before + more for before, more in pairs))
+        before = self.counts[version]
+        within = tuple(map(operator.add, before.within, done.within))
+        self.counts[version] = Counts(within, *map(operator.add, before[1:], done[1:]))
 
     def look(self) -> Stage:
         counts = {ModelId("m", number): each for number, each in self.counts.items()}
@@ -149,6 +170,47 @@ def test_one_that_is_slightly_slower_goes_on(course: Course) -> None:
 def test_without_enough_requests_of_the_old_version_latency_is_not_judged(course: Course) -> None:
     course.happens(2, ok=49, ms=1)
     course.happens(3, ok=500, ms=100)
+    assert course.at_step() == (Phase.RUNNING, 0)
+
+
+def slow_tail(course: Course, *, slow: int, ms: float, of: int = 1000) -> Stage:
+    """The stage once a part of the new version's requests was slow; the old one's p99 is 5 ms."""
+    course.release = RELEASE.model_copy(update={"stop_if": StopIf(p99_above=1.5)})
+    course.look()
+    course.look()
+    course.caches(2, 100_000)  # these would hide the tail
+    course.happens(2, ok=980, ms=1)
+    course.happens(2, ok=20, ms=5)
+    course.caches(3, 100_000)
+    course.happens(3, ok=of - slow, ms=1)
+    course.happens(3, ok=slow, ms=ms)
+    return course.look()
+
+
+def test_a_version_with_a_slow_tail_is_rolled_back(course: Course) -> None:
+    stage = slow_tail(course, slow=20, ms=11)
+    assert stage.phase is Phase.ROLLED_BACK
+    assert stage.reason == (
+        "20 of 1000 computed requests of version 3 took more than 10 ms; the p99 of the old "
+        "version is at most 6.3 ms, and p99_above = 1.5"
+    )
+
+
+@pytest.mark.parametrize(
+    ("slow", "ms", "of"),
+    [(19, 11, 1000), (1000, 9, 1000), (2, 11, 50), (49, 11, 49)],
+    ids=["by chance", "within the bounds' doubt", "few by chance", "too few requests"],
+)
+def test_a_tail_that_may_be_chance_goes_on(course: Course, slow: int, ms: float, of: int) -> None:
+    assert slow_tail(course, slow=slow, ms=ms, of=of).phase is Phase.RUNNING
+
+
+def test_nothing_is_slower_than_what_no_bound_limits(course: Course) -> None:
+    course.release = RELEASE.model_copy(update={"stop_if": StopIf(p99_above=1)})
+    course.look()
+    course.look()
+    course.happens(2, ok=50, ms=40_000)
+    course.happens(3, ok=50, ms=80_000)
     assert course.at_step() == (Phase.RUNNING, 0)
 
 
@@ -283,4 +345,5 @@ async def test_counts_are_those_of_the_metrics() -> None:
     found = await metrics.read(lambda registry: counts_of({"m"}, registry))
     (counts,) = found.values()
     assert found.keys() == {ModelId("m", 3)}
-    assert counts == pytest.approx((3, 7, 2 * len(FAILURES), 1, 0.3, 1111, 11))
+    assert counts[1:] == pytest.approx((3, 7, 2 * len(FAILURES), 1, 0.3, 1111, 11))
+    assert counts.within == tuple((bound >= 0.1) + (bound >= 0.5) for bound in BOUNDS)
