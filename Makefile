@@ -72,7 +72,9 @@ export: $(READY) ## train and export MODEL (default: digits) to OUT (default: ar
 	$(BIN)/torchlane export $(MODEL) --out $(OUT)
 
 # The compiled form takes half of the time of the example's export; `make export` builds it.
-FIRST := $(if $(filter digits,$(MODEL)),--variants script,onednn,openvino,onnx,bf16,int8)
+ifeq ($(MODEL),digits)
+FIRST := --variants script,onednn,openvino,onnx,bf16,int8
+endif
 ARTIFACTS := ls artifacts/*/*/manifest.json >/dev/null 2>&1 || $(BIN)/torchlane export $(MODEL) --out artifacts $(FIRST)
 
 .PHONY: serve
