@@ -219,7 +219,7 @@ class Chooser:
                 f"{where} has no column {list_names(missing)}; it has {list_names(there)}: the "
                 f"model needs {list_names(parts)}"
             )
-        needs = f"column {' or '.join(map(repr, usual))}"
+        needs = f"column {' or '.join(map(repr, dict.fromkeys(usual)))}"
         if len(names) > 1:
             needs += f", nor the columns {list_names(parts)}"
         raise BulkError(
