@@ -11,6 +11,8 @@ import orjson
 
 from app.bulk.errors import BulkError
 from app.codecs.missing import nan_as_null
+from app.codecs.values import short
+from app.errors import InvalidInput
 from models.categories import by_input, optional_inputs
 from models.codec_specs import TextCodecSpec, categories_of
 from models.manifest import Manifest
@@ -56,7 +58,11 @@ class ColumnChoice:
         return list(dict.fromkeys([*self.inputs, *id_column, *self.extra_columns]))
 
     def item_of(self, row: Mapping[str, object], *, nan: bool = False) -> object:
-        """The item of a row, as the codec accepts it from JSON; for `nan` see `parse_numbers`."""
+        """The item of a row, as the codec accepts it from JSON; for `nan` see `parse_numbers`.
+
+        Raises:
+            InvalidInput: a column of a vector has a text that is no number.
+        """
         if self.item is not None:
             return row[self.item]
         parts = {key: row[name] for key, name in self.parts.items()}
@@ -68,7 +74,7 @@ class ColumnChoice:
         }
         for key, names in self.vectors.items():
             item[key] = [
-                row[name] if name in self.texts else parse_numbers(row[name], nan=nan)
+                row[name] if name in self.texts else _number(name, row[name], nan=nan)
                 for name in names
             ]
         return item
@@ -219,7 +225,7 @@ class Chooser:
                 f"{where} has no column {list_names(missing)}; it has {list_names(there)}: the "
                 f"model needs {list_names(parts)}"
             )
-        needs = f"column {' or '.join(map(repr, usual))}"
+        needs = f"column {' or '.join(map(repr, dict.fromkeys(usual)))}"
         if len(names) > 1:
             needs += f", nor the columns {list_names(parts)}"
         raise BulkError(
@@ -286,6 +292,16 @@ def parse_numbers(value: object, *, nan: bool) -> object:
         return orjson.loads(nan_as_null(value.encode()) if nan else value)
     except ValueError:
         return value
+
+
+def _number(name: str, value: object, *, nan: bool) -> object:
+    """A number of a vector; see `parse_numbers`."""
+    number = parse_numbers(value, nan=nan)
+    if isinstance(number, str):
+        raise InvalidInput(
+            f"{name!r}: expected a number as in JSON, such as 0.5 or -1e3, got {short(number)}"
+        )
+    return number
 
 
 def list_names(names: Sequence[str]) -> str:

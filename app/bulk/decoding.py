@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ import numpy as np
 from app.bulk.blocks import Block, Columns, Ids, RawBlock
 from app.bulk.columns import ColumnChoice, is_category, parse_numbers
 from app.bulk.inputs import readable
-from app.bulk.numbers import numbers_of, vector_of, writable
+from app.bulk.numbers import numbers_of, vector_of, without_decimals, writable
 from app.codecs.base import OCTET_STREAM, TEXT, Budget, Codec
 from app.codecs.choose import codec_for
 from app.errors import CallerError, InvalidInput
@@ -63,6 +64,8 @@ class Decoder:
         self._is_file = self._codec.files is not None
         self._is_name = recipe.choice.item is not None and is_category(recipe.manifest)
         self._may_be_missing = recipe.choice.optional_columns(recipe.manifest)
+        of_vectors = chain.from_iterable(recipe.choice.vectors.values())
+        self._numbers = frozenset(of_vectors) - {*self._may_be_missing}
 
     def decode(self, raw: RawBlock) -> Block:
         """Decode rows; an invalid row gets an error.
@@ -75,6 +78,8 @@ class Decoder:
         choice = self._choice
         count = len(raw.chunk)
         block = undecoded(Block, raw, columns, choice, integer_ids=self._integer_ids)
+        values = {name: without_decimals(columns.values[name]) for name in choice.inputs}
+        columns = Columns(values)
         if not self._take_numbers(block, columns, choice, count):
             self._take_items(block, columns, choice, count)
         block.decode_s = time.perf_counter() - began
@@ -141,7 +146,7 @@ class Decoder:
                 if _is_missing(row_of[name], self._is_name or name in choice.texts):
                     row_of[name] = None
             if not self._is_text:
-                _check_filled(row_of)
+                _check_filled(row_of, self._numbers)
             return self._decode_value(choice.item_of(row_of, nan=self._codec.takes_nan))
         except CallerError as error:
             block.errors[row] = str(error)
@@ -233,10 +238,10 @@ def _is_missing(value: object, is_text: bool) -> bool:
     return isinstance(value, str) and value.strip().lower() in empty
 
 
-def _check_filled(row: Mapping[str, object]) -> None:
-    """Name the empty cell of a table of texts, such as CSV, which is no number and no file."""
+def _check_filled(row: Mapping[str, object], numbers: Collection[str]) -> None:
+    """Name an empty cell: of a table of texts, such as CSV, or null in a column of numbers."""
     for name, value in row.items():
-        if isinstance(value, str) and not value.strip():
+        if (not value.strip()) if isinstance(value, str) else (value is None and name in numbers):
             raise InvalidInput(f"{name!r} is empty")
 
 

@@ -110,10 +110,17 @@ def _leaves(spec: TensorSpec, column: Any) -> tuple[Array, Array] | None:
     return whole, good
 
 
-def can_fit(spec: TensorSpec, kind: Any) -> bool:
-    """Whether items of an Arrow type can have the shape of an input, judged by the type alone.
+def without_decimals(column: Any) -> Any:
+    """A column of Arrow decimals, flat or in lists, as floats; any other column as it is."""
+    if not isinstance(column, pa.Array) or not pa.types.is_decimal(_leaf(column.type)):
+        return column
+    return column.cast(_of_floats(column.type))
 
-    True for types that are no numbers, such as texts with JSON, and for lists of any length.
+
+def can_fit(spec: TensorSpec, kind: Any) -> bool:
+    """Whether items of an Arrow type can be those of an input, judged by the type alone.
+
+    True for types that may have JSON, a name or a file, such as texts, and for lists of any length.
     """
     if pa.types.is_fixed_size_binary(kind):
         return not spec.is_fixed or kind.byte_width == spec.item_bytes
@@ -121,7 +128,16 @@ def can_fit(spec: TensorSpec, kind: Any) -> bool:
     while is_list(kind):
         sizes.append(kind.list_size if pa.types.is_fixed_size_list(kind) else None)
         kind = kind.value_type
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+    if pa.types.is_temporal(kind) or pa.types.is_map(kind):
+        return False
+    if pa.types.is_boolean(kind) and spec.dtype != "bool":
+        return False
+    if not (
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_boolean(kind)
+    ):
         return True
     if len(sizes) == 1 and spec.is_fixed and spec.item_shape:
         return sizes[0] in (None, math.prod(spec.item_shape))
@@ -146,6 +162,21 @@ def is_list(kind: Any) -> bool:
     return bool(
         pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     )
+
+
+def _of_floats(kind: Any) -> Any:
+    if not is_list(kind):
+        return pa.float64()
+    inner = _of_floats(kind.value_type)
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(inner, kind.list_size)
+    return pa.large_list(inner) if pa.types.is_large_list(kind) else pa.list_(inner)
+
+
+def _leaf(kind: Any) -> Any:
+    while is_list(kind):
+        kind = kind.value_type
+    return kind
 
 
 def _lengths(column: Any) -> Array:

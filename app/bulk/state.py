@@ -185,12 +185,12 @@ def find(folder: Path, *, resume: bool) -> EarlierRun | None:
         manifest = orjson.loads((folder / MANIFEST).read_bytes())
         journal = folder / JOURNAL
         lines = journal.read_bytes().splitlines() if journal.exists() else []
-    except (OSError, orjson.JSONDecodeError) as error:
+        if manifest["status"] == "finished":
+            shards = [Shard(**each) for each in manifest["shards"]]
+        else:
+            shards = _in_a_row(lines)
+    except (OSError, orjson.JSONDecodeError, KeyError, TypeError) as error:  # or another program's
         raise UsageError(f"{folder} has no readable {MANIFEST}: no run to resume") from error
-    if manifest.get("status") == "finished":
-        shards = [Shard(**each) for each in manifest["shards"]]
-    else:
-        shards = _in_a_row(lines)
     for shard in shards:
         path = folder / shard.name
         if not path.exists() or path.stat().st_size != shard.bytes:

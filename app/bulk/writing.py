@@ -141,7 +141,7 @@ def read_shard(path: Path, columns: list[str]) -> Iterator[list[dict[str, object
 
 
 def write_errors(folder: Path, pieces: Callable[[], Iterator[list[dict[str, object]]]]) -> None:
-    """Write errors.parquet; no file if there are no errors.
+    """Write errors.parquet; no file if there are no errors (any more).
 
     `pieces` yields rows of `id`, `row` and `reason`.
 
@@ -155,6 +155,9 @@ def write_errors(folder: Path, pieces: Callable[[], Iterator[list[dict[str, obje
             writer.add(pa.Table.from_pylist(rows, schema=ERRORS_SCHEMA))
     if writer is not None:
         writer.commit()
+        return
+    with _clear_errors(folder):
+        (folder / ERRORS_FILE).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from app.telemetry.line_rate import LineRate
 LOG = structlog.get_logger(__name__)
 LINES, LINES_PER_S = 20, 5.0  # of failures in the log
 
+NO_REASON = "the handler gave no reason"
 MAX_TEXT = 4000  # characters of a message
 MAX_DETAILS = 20
 DEFAULT_RETRY_S = 1.0
@@ -46,9 +47,10 @@ class FailureLog:
         self._labels: Mapping[str, object] = {"handler": name, "version": version}
 
     def log(self, request_id: str, meta: Mapping[str, Any]) -> None:
-        """Log the answer to a request, if it says that the code failed."""
-        is_failure = text_of(meta, "code") in ("handler_failed", "handler_outputs")
-        if is_failure and self._lines.allows(time.monotonic()):
+        """Log the answer to a request, unless its caller gets the reason."""
+        code = text_of(meta, "code")
+        is_told = code in PASSED_ON and code != errors.HandlerOutputs.code
+        if not is_told and self._lines.allows(time.monotonic()):
             LOG.warning(
                 "handler_failed",
                 **self._labels,
@@ -65,9 +67,9 @@ def error_of(meta: Mapping[str, Any]) -> errors.TorchlaneError:
     Args:
         meta: of the answer; nothing in it is trusted.
     """
-    message = text_of(meta, "error")
+    message = text_of(meta, "error") or NO_REASON
     kind = PASSED_ON.get(text_of(meta, "code"))
-    if kind is None or not message:
+    if kind is None:
         return errors.HandlerFailed(FAILED, message)
     if issubclass(kind, errors.RetryLater):
         wait_ms = meta.get("retry_after_ms")

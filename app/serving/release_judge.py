@@ -16,6 +16,7 @@ from app.errors import (
     HandlerDied,
     HandlerFailed,
     HandlerMemory,
+    HandlerOutputs,
     HandlerTimeout,
     NonFiniteOutput,
 )
@@ -41,6 +42,7 @@ FAILURES = {
             HandlerFailed,
             HandlerDied,
             HandlerMemory,
+            HandlerOutputs,
             HandlerTimeout,
         )
     ),

@@ -200,7 +200,16 @@ def _runs(
             _check_finite(outputs, inputs, source)
             runs[batch, shapes] = {name: tensor.to("meta") for name, tensor in outputs.items()}
     before, writes = _state(module), _writes(module)
+    given = {name: array.copy() for name, array in sample.items()}
+    outputs = {name: tensor.clone() for name, tensor in outputs.items()}  # may be the input itself
     again = by_name(_run(module, inputs, sample), names)
+    for name, array in sample.items():
+        if array.tobytes() != given[name].tobytes():
+            raise ExportError(
+                f"the model changes its input {name!r} in place, so that the same input gives "
+                "another answer when it is run again: write x = x - mean instead of x -= mean, and "
+                "x.add(1) instead of x.add_(1), or begin with x = x.clone()"
+            )
     is_same = _same(outputs, again)
     state_names = [name for name, now in _state(module).items() if not _alike(now, before[name])]
     if not is_same and not state_names:

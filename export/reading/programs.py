@@ -19,6 +19,8 @@ from typing import Any, BinaryIO
 
 import torch
 from torch import nn
+from torch.export.graph_signature import ConstantArgument, InputKind
+from torch.utils._pytree import tree_unflatten
 
 from export.errors import ExportError, reason
 from export.variants.lifting import plain_module
@@ -69,6 +71,27 @@ class Program:
     original: nn.Module | None
 
 
+class _Original(nn.Module):
+    """A program as torch runs it, which takes the tensors of its arguments, in their order."""
+
+    def __init__(self, program: torch.export.ExportedProgram) -> None:
+        super().__init__()
+        self._module = program.module(check_guards=False)
+        self._in_spec = program.call_spec.in_spec
+        inputs = program.graph_signature.input_specs
+        self._arguments = [each.arg for each in inputs if each.kind is InputKind.USER_INPUT]
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        """Call it with tensors by name, in dicts and in lists, as it was exported."""
+        left = iter(tensors)
+        flat = [
+            each.value if isinstance(each, ConstantArgument) else next(left)
+            for each in self._arguments
+        ]
+        args, kwargs = tree_unflatten(flat, self._in_spec)
+        return self._module(*args, **kwargs)
+
+
 def read_program(data: bytes, what: str) -> Program:
     """Read the program in a `.pt2` file of `torch.export.save`.
 
@@ -89,8 +112,7 @@ def read_program(data: bytes, what: str) -> Program:
             program = torch.export.load(clean)
         except Exception as error:  # of any class
             raise ExportError(f"torch.export.load cannot read {what}: {reason(error)}") from error
-    original = program.module(check_guards=False)
-    return Program(plain_module(program), tuple(_inputs(program, what)), original)
+    return Program(plain_module(program), tuple(_inputs(program, what)), _Original(program))
 
 
 def _clean(data: bytes, what: str, target: BinaryIO) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.export.graph_signature import ConstantArgument
 
 from export.errors import ExportError
 from models.torchscript import frozen_graph, nodes_of
@@ -35,7 +36,8 @@ def plain_module(program: torch.export.ExportedProgram) -> fx.GraphModule:
     """Return the program as a module that can be scripted, exported again and quantized.
 
     Layers become modules again, sizes are read from tensors, and operators lose the names of their
-    overloads, which TorchScript finds by itself.
+    overloads, which TorchScript finds by itself. It takes only the tensors of the program's
+    arguments: numbers and None are as they were when it was exported.
 
     Raises:
         ExportError: if an output is not a tensor.
@@ -43,10 +45,13 @@ def plain_module(program: torch.export.ExportedProgram) -> fx.GraphModule:
     source: Any = program.module(check_guards=False)
     graph = fx.Graph()
     values: dict[fx.Node, Any] = {}
+    inputs = [each.arg for each in program.graph_signature.input_specs]
+    constants = {each.name: each.value for each in inputs if isinstance(each, ConstantArgument)}
     modules: dict[str, Any] = {}
     for node in source.graph.nodes:
         if node.op == "placeholder":
-            values[node] = graph.placeholder(node.name)
+            is_given = node.name in constants
+            values[node] = constants[node.name] if is_given else graph.placeholder(node.name)
         elif node.op == "get_attr":
             tensor = operator.attrgetter(node.target)(source)
             modules[node.target] = tensor

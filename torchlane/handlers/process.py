@@ -23,7 +23,7 @@ from torchlane.handlers.answers import (
 )
 from torchlane.handlers.api import Request, Response
 from torchlane.handlers.calls import CURRENT, Calls
-from torchlane.handlers.code import Code
+from torchlane.handlers.code import Code, HandlerInvalid
 from torchlane.handlers.encoding import JSON
 from torchlane.handlers.frames import (
     ANSWER,
@@ -276,6 +276,9 @@ async def _serve(settings: Settings) -> int:
     _, process = await loop.create_unix_connection(lambda: Process(settings), sock=end)
     try:
         await process.prepare(settings)
+    except HandlerInvalid as error:
+        process.send(READY, 0, {"error": str(error)})
+        return FAILED_EXIT_CODE
     except BaseException as error:  # of users' code
         process.send(READY, 0, {"error": reason_of(error)})
         raise

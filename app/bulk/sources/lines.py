@@ -17,6 +17,7 @@ from app.bulk.blocks import Columns
 from app.bulk.columns import ID, INPUT, ColumnChoice, ColumnChooser, list_names
 from app.bulk.errors import BulkError
 from app.codecs.missing import nan_as_null
+from app.errors import InvalidInput
 from models.byte_order import strip_byte_order_mark
 
 CHUNK_BYTES = 8 << 20  # of lines, if they are long
@@ -59,7 +60,7 @@ class LinesChunk:
                 if names not in choices:
                     choices[names] = chooser.choose(names, "the line", sparse=True)
                 items[row] = choices[names].item_of(row_fields)
-            except BulkError as error:
+            except (BulkError, InvalidInput) as error:
                 errors[row] = str(error)
         return Columns({INPUT: items, ID: ids}, errors)
 

@@ -11,7 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from app.bulk.columns import Chooser
+from app.bulk.errors import BulkError
 from tests.unit.app.bulk.conftest import Bulk, errors, manifest, rows
+from tests.unit.models.manifests import make_manifest, spec
 
 TABLE = {"age": [1.0, 2.0, None, 500.0], "income": [10, 20, 30, 40], "y": ["a", None, "c", "d"]}
 CSV = "age,income,y\n1,10,a\n2,20,\n,30,c\n500,40,d\n"
@@ -41,6 +44,37 @@ def test_columns_become_a_vector(bulk: Bulk, kind: str, workers: int) -> None:
     assert found("y_input") == ["a", copied, "c", "d"]
     assert [each["row"] for each in errors()] == [2, 3]
     assert manifest()["options"]["columns"] == ["x=age,income"]
+
+
+def test_decimals_are_numbers(bulk: Bulk) -> None:
+    ages = [Decimal("1.50"), Decimal("2.00"), None, Decimal("-4.25")]
+    name = write("parquet", age=ages, input=[[Decimal("1.50"), each] for each in ages])
+    options = ["--columns", "x=age,income", "--keep", "age"]
+    assert bulk("double", name, *options) == 0
+    assert found() == [[3, 20], [4, 40], None, [-8.5, 80]]
+    assert found("age") == ages
+    assert bulk("double", name, out="lists") == 0
+    assert [row["y"] for row in rows("lists")] == [[3, 3], [3, 4], None, [3, -8.5]]
+
+
+def test_the_column_of_a_wrong_number_is_named(bulk: Bulk) -> None:
+    Path("in.csv").write_text("age,income\n1,2\n1,.5\n,2\n")
+    assert bulk("double", "in.csv", "--columns", "x=age,income", "--max-bad", 1) == 0
+    wrong = "'income': expected a number as in JSON, such as 0.5 or -1e3, got '.5'"
+    assert found("error") == [None, wrong, "'age' is empty"]
+    Path("in.jsonl").write_text('{"age": 1, "income": 2}\n{"age": 1, "income": ".5"}\n')
+    assert bulk("double", "in.jsonl", "--columns", "x=age,income", out="lines") == 0
+    assert [row["error"] for row in rows("lines")] == [None, wrong]
+    columns = {"age": [1.0, None], "income": ["2", "3"]}
+    pq.write_table(pa.table(columns), "in.parquet")
+    assert bulk("double", "in.parquet", "--columns", "x=age,income", out="null") == 0
+    assert [row["error"] for row in rows("null")] == [None, "'age' is empty"]
+
+
+def test_usual_names_are_told_once() -> None:
+    described = make_manifest(inputs=(spec("input", shape=(-1, 2)),))
+    with pytest.raises(BulkError, match="it has no column 'input'; it has 'x': rename one"):
+        Chooser(described).choose(["x"], "it")
 
 
 def test_numbers_may_be_missing(bulk: Bulk) -> None:

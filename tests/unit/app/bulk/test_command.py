@@ -103,6 +103,13 @@ WRONG: list[tuple[Callable[[], object], list[str], int, str]] = [
     (other_ids, ["double", "in.parquet"], 1, "the ids in 'id' are binary, expected whole numbers"),
     (no_rows, ["double", "in.parquet"], 1, "the input has no rows"),
     (column(pa.float32(), 1.0), ["double", "in.parquet"], 1, "has the type float, but 'x' needs"),
+    (
+        column(pa.list_(pa.bool_()), [True, False]),
+        ["double", "in.parquet"],
+        1,
+        "has the type list<",
+    ),
+    (column(pa.date32(), 1), ["double", "in.parquet"], 1, "has the type date32[day], but"),
     (other_types, ["double", "in.parquet"], 1, "score them separately, or convert one"),
     (lambda: np.save("in.npy", np.zeros((3, 5))), ["double", "in.npy"], 1, "got shape [5]"),
     (lambda: np.save("in.npy", np.array(["a"])), ["double", "in.npy"], 1, "expected numbers"),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from app.bulk import state
 from tests.unit.app.bulk.conftest import Bulk, digest, manifest, rows
@@ -114,6 +115,26 @@ def test_changed_options_are_named(
     np.save("in.npy", np.zeros((ROWS, 2), np.float32))
     assert bulk("double", numbers, *SHARDS, "--resume") == 2
     assert "in.npy has changed since the run began" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["[1]", "{}", '{"status": "finished"}', "nothing"])
+def test_manifest_of_another_program(
+    bulk: Bulk, numbers: str, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    Path("out").mkdir()
+    Path("out/manifest.json").write_text(text)
+    assert bulk("double", numbers, "--resume") == 2
+    assert "out has no readable manifest.json: no run to resume" in capsys.readouterr().err
+
+
+def test_repaired_files_leave_no_errors(bulk: Bulk) -> None:
+    Path("in.csv").write_text("input\na.png\n")
+    given = ("pictures", "in.csv", "--workers", 0)
+    assert bulk(*given, "--max-errors", 0) == 3
+    assert Path("out/errors.parquet").exists()
+    Image.new("L", (8, 8)).save("a.png")
+    assert bulk(*given, "--resume") == 0
+    assert not Path("out/errors.parquet").exists()
 
 
 def test_stream_that_ended_inside_a_shard(

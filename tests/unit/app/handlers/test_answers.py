@@ -142,6 +142,13 @@ async def test_details_are_what_json_has(
     assert list(error.details) == expected
 
 
+async def test_mistake_of_the_caller_without_a_reason(tmp_path: Path) -> None:
+    async with serving(tmp_path, DOES, top=TOP) as served:
+        error = await beside_another(served, "raise torchlane.InvalidInput('')")
+    assert isinstance(error, errors.InvalidInput)
+    assert str(error) == "the handler gave no reason"
+
+
 async def test_details_that_cannot_be_read(tmp_path: Path) -> None:
     async with serving(tmp_path, DOES, top=TOP) as served:
         error = await beside_another(served, "raise invalid([{'a': Raises()}])")

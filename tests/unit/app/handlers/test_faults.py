@@ -231,6 +231,18 @@ async def test_message_of_an_exception_is_bounded(tmp_path: Path) -> None:
         assert "in predict" in line["where"]
 
 
+async def test_reason_that_the_caller_does_not_get_is_logged(tmp_path: Path) -> None:
+    async with serving(tmp_path, DOES) as served:
+        for raised in (
+            "CallFailed('shop', 404, 'http_error', 'ended with 404')",
+            "InvalidInput('')",
+        ):
+            with structlog.testing.capture_logs() as lines, pytest.raises(errors.TorchlaneError):
+                await settled(served.submit(code(f"raise torchlane.{raised}")))
+            reasons = [each["reason"] for each in lines if each["event"] == "handler_failed"]
+            assert reasons == (["ended with 404"] if "404" in raised else [])
+
+
 @pytest.mark.parametrize(
     "raised",
     ["SystemExit(3)", "KeyboardInterrupt()", "asyncio.CancelledError()", "StopIteration()"],

@@ -6,6 +6,7 @@ import operator
 
 import pytest
 
+from app import errors
 from app.metrics import Metrics
 from app.registry.releases import Phase, Release, Stage, StopIf
 from app.serving.release_judge import (
@@ -328,6 +329,11 @@ def test_a_changed_release_begins_anew(course: Course) -> None:
     course.served = [4, 3, 2]
     assert course.look().release.to == 4
     assert course.look().old == 2
+
+
+def test_every_failure_of_an_item_counts() -> None:
+    failures = {kind.code for kind in errors.ItemFailed.__subclasses__()}
+    assert failures - FAILURES == {errors.InvalidItem.code}  # a mistake of the caller
 
 
 async def test_counts_are_those_of_the_metrics() -> None:

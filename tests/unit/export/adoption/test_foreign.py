@@ -127,6 +127,7 @@ class TestOutputs:
                 inline("return x * scale", arguments="x: Tensor, scale: float = 2.0"),
                 [("output", "float32", (-1, 3))],
             ),
+            (inline("return x.relu_()"), [("output", "float32", (-1, 3))]),  # changes it only once
         ],
     )
     def test_of_fixed_shapes(self, module: nn.Module, expected: list[tuple[object, ...]]) -> None:
@@ -170,6 +171,11 @@ class TestRejected:
             (Remembering(), "the model has a state: a forward changes 'forwards', 'mean', so an"),
             (Found(), "If a size depends on the data, as after nonzero, return a fixed number"),
             (inline("return x + torch.rand_like(x)"), "the model gives different answers to the"),
+            (
+                inline("x -= 1\n    return 2 * x"),
+                "the model changes its input 'x' in place, so that",
+            ),
+            (inline("return x.mul_(2)"), "the model changes its input 'x' in place, so that"),
         ],
     )
     def test_models_that_cannot_be_served(self, module: nn.Module, message: str) -> None:

@@ -168,6 +168,33 @@ class TestRead:
         for form in (result, torch.jit.freeze(to_torchscript(result, (), "script"))):
             torch.testing.assert_close(form(x.clone()), module(x.clone()))
 
+    def test_arguments_may_have_any_form(self) -> None:
+        """Tensors by name and in a dict are inputs; a number and None are not."""
+
+        class Scaled(nn.Module):
+            def forward(
+                self, x: dict[str, Tensor], power: int, y: Tensor | None = None, *, scale: Tensor
+            ) -> Tensor:
+                return (x["a"] - x["b"]) ** power * scale if y is None else y
+
+        a, b, scale = torch.randn(3, 3, 2)
+        sizes = {0: torch.export.Dim("batch")}
+        program = torch.export.export(
+            *(Scaled(), ({"a": a, "b": b}, 3, None), {"scale": scale}),
+            dynamic_shapes={
+                "x": {"a": sizes, "b": sizes},
+                "power": None,
+                "y": None,
+                "scale": sizes,
+            },
+        )
+        result = read_program(saved(program), "it.pt2")
+        assert result.inputs == tuple(f"{name}=float32[-1,2]" for name in ("x_a", "x_b", "scale"))
+        expected = (a - b) ** 3 * scale
+        for form in (result.module, result.original):
+            assert form is not None
+            torch.testing.assert_close(form(a, b, scale), expected)
+
     def test_an_output_that_is_not_a_tensor_is_rejected(self) -> None:
         class Counting(nn.Module):
             def forward(self, x: Tensor) -> tuple[Tensor, int]:
