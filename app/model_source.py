@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 from app.registry.repository import Repository
-from app.serving.version_policy import VersionPolicy, Wanted
 from app.settings import PREFIX, Settings, SettingsError
 from app.sources.config import SourceConfig
 from app.sources.mirror import Mirror
@@ -55,7 +54,7 @@ def source_of(
         whose=_whose(settings, url),
     )
     try:
-        return Source(config, verifier, _select)
+        return Source(config, verifier)
     except OSError as error:
         raise SettingsError(
             f"{PREFIX}SOURCE_CACHE={str(config.cache)!r}: files from {url} cannot be kept there: "
@@ -105,7 +104,3 @@ def _whose(settings: Settings, url: StoreUrl) -> str:
                 f"{PREFIX}TRUSTED_KEYS={str(settings.trusted_keys)!r}: {error}"
             ) from None
     return "\n".join(known)
-
-
-def _select(policy: str, name: str, numbers: list[int]) -> Wanted:
-    return VersionPolicy.parse(policy).wanted(name, numbers)

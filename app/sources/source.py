@@ -22,7 +22,6 @@ from app.sources.config import SourceConfig
 from app.sources.looking import Looking
 from app.sources.mirror import Mirror
 from app.sources.repository import MirroredRepository
-from app.sources.room import Select
 from app.sources.state import State
 from app.sources.wants import OwnWants, Wants
 from app.threads import in_thread, lower_priority
@@ -47,7 +46,6 @@ class Source:
     Args:
         config: see `SourceConfig`.
         verifier: checks signatures; None: nothing is checked.
-        select: applies a version policy.
 
     Raises:
         OSError: if the cache cannot be written.
@@ -56,10 +54,9 @@ class Source:
         repository: the mirror.
     """
 
-    def __init__(self, config: SourceConfig, verifier: Verifier | None, select: Select) -> None:
+    def __init__(self, config: SourceConfig, verifier: Verifier | None) -> None:
         self._config = config
         self._verifier = verifier
-        self._select = select
         self._cache = Cache(config.cache, config.cache_bytes, config.cache_setting)
         self._mirror = Mirror(config.cache, config.url, config.whose)
         self._mirror.create()
@@ -253,8 +250,7 @@ class Source:
         """
         store = open_store(self._config.url)
         gone_after_s = max(GONE_S, self._config.poll_s / 2)
-        arguments = (store, self._mirror, self._cache, self._verifier, self._select, gone_after_s)
-        return Looking(*arguments)
+        return Looking(store, self._mirror, self._cache, self._verifier, gone_after_s)
 
     def _failed_look(self, ticket: int, error: StoreError | OSError) -> State:
         """The state after a look that could not end, which other processes also get to know."""

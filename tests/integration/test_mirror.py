@@ -12,7 +12,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.registry.repository import Repository
-from app.serving.version_policy import VersionPolicy
 from app.sources.cache import Cache
 from app.sources.download import PART
 from app.sources.looking import Looking
@@ -55,7 +54,6 @@ class Mirrored:
             self.mirror,
             Cache(cache, limit, "TORCHLANE_SOURCE_CACHE_BYTES"),
             verifier,
-            lambda policy, name, numbers: VersionPolicy.parse(policy).wanted(name, numbers),
             gone_after_s,
         )
 
