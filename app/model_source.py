@@ -7,10 +7,9 @@ from pathlib import Path
 
 from app.registry.repository import Repository
 from app.settings import PREFIX, Settings, SettingsError
-from app.sources.config import SourceConfig
 from app.sources.mirror import Mirror
 from app.sources.repository import MirroredRepository
-from app.sources.source import Source
+from app.sources.source import Source, SourceConfig
 from models.integrity import Verifier
 from models.stores.home import home_folder
 from models.stores.urls import SERVICES, StoreUrl

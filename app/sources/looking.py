@@ -257,7 +257,7 @@ class Looking:
             if content is not None:
                 known = await self._take(model, content, listed, known)
         if known is not None and known.signature != listed.signature:
-            await self._fetcher.renew_signature(self._mirror.path_of(model), key)
+            await self._fetcher.renew_signature(key)
             known.signature = listed.signature
 
     async def _take(

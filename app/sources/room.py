@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -72,12 +71,9 @@ def _unused(cache: Path, own: Mirror, locks: contextlib.ExitStack) -> Iterator[M
     others = [each for each in mirrors_of(cache) if each.folder != own.folder]
     for other in sorted(others, key=lambda each: each.state.read().looked_at):
         try:
-            lock = other.lock()
-        except OSError:  # another user's
+            locks.enter_context(other.kept())
+        except OSError:  # a process keeps it, or it is another user's
             continue
-        if lock is None:
-            continue
-        locks.callback(os.close, lock)
         locks.callback(other.create)  # a process that starts has done so already
         if not any(wants_of_all(other.wants)):
             yield other
