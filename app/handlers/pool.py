@@ -36,6 +36,7 @@ from app.handlers.failures import FailureLog
 from app.handlers.job import Job, Run
 from app.handlers.keeper import Keeper
 from app.handlers.process import HandlerProcess
+from models.timing import nothing
 
 READY_S = 300.0  # for import and `setup`
 SLOW_S = 5.0  # in all, for the reader of a stream that others could have the place of
@@ -251,7 +252,7 @@ class ProcessPool:
         """See `Caller`."""
         if call.model not in self._spec.models:
             reply(not_named(self._spec, call.model))
-            return _nothing
+            return nothing
         request = None if job is None else job.request
         if job is not None and job.moved_at:  # each item of a stream has the request's time
             left_s = job.request.deadline - job.began
@@ -300,7 +301,3 @@ class ProcessPool:
     def _fail_open(self) -> None:
         for job in [*self._queue, *self._running]:
             job.fail(ShuttingDown(f"the handler {self._spec.name} is being stopped"))
-
-
-def _nothing() -> None:
-    """Cancels a call that is answered."""
