@@ -29,6 +29,7 @@ from app.api.memory import BodyMemory
 from app.api.offload import OffloadPool, pool_of
 from app.api.openapi.document import install_openapi
 from app.api.origins import Hosts, Origins
+from app.api.ports import is_free_for_connection
 from app.api.routes import add_routes, dialects_with
 from app.api.service import RequestLimits, Service
 from app.api.transport.connection import connections_for
@@ -49,7 +50,6 @@ from app.engine.replica import Replica, ReplicaState
 from app.metrics import Metrics
 from app.metrics.gauges import ServedModel
 from app.model_source import cache_of, source_of
-from app.processes.descriptors import is_free_for_connection
 from app.processes.serving_process import calm_gc, end_process, give_memory_back
 from app.processes.shared_metrics import SharedMetrics
 from app.processes.worker import NOT_READY, PARTLY_READY, READY, Worker

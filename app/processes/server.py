@@ -26,6 +26,7 @@ from app.processes.worker import (
     DRAIN,
     GRPC_CONNECTION,
     LISTENS,
+    SIGNALS,
     OpenConnections,
     Worker,
 )
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from app.serving.lifecycle import Lifecycle
 
 LOG = structlog.get_logger(__name__)
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # After the last answer, open connections have this long to send their next request and get a 503:
 # closing at once would cut off clients that are sending.
 LINGER_S = 1.0
