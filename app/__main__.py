@@ -328,7 +328,7 @@ def _config(app: FastAPI | str, settings: Settings) -> uvicorn.Config:
         app,
         host=settings.host,
         port=settings.port,
-        loop="uvloop" if sys.platform != "win32" else "asyncio",
+        loop="uvloop",
         http="httptools" if isinstance(app, str) else app.state.connection,
         ws="none",
         lifespan="on",

@@ -11,7 +11,6 @@ import contextlib
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator, Sized
 from typing import TYPE_CHECKING
@@ -130,7 +129,7 @@ class Server(uvicorn.Server):
         if self._worker is not None:
             await self._join(self._worker)
             return
-        if sys.platform == "win32" or sockets is not None:  # no readers, or already listening
+        if sockets is not None:  # already listening
             await super().startup(sockets)
             return
         bound = self.config.bind_socket()
