@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app.registry.repository import Repository
 from app.settings import PREFIX, Settings, SettingsError
@@ -13,6 +14,9 @@ from app.sources.source import Source, SourceConfig
 from models.integrity import Verifier
 from models.stores.home import home_folder
 from models.stores.urls import SERVICES, StoreUrl
+
+if TYPE_CHECKING:
+    from models.signatures import TrustedKeys
 
 
 def repository_of(settings: Settings) -> Repository:
@@ -92,14 +96,24 @@ def _whose(settings: Settings, url: StoreUrl) -> str:
         SettingsError: if the keys cannot be read.
     """
     known = [os.environ.get(name, "") for name in SERVICES.get(url.scheme, ())]
-    if settings.trusted_keys is not None:
-        # Not at the top: its imports take 8 MB, which a server without keys does not need.
-        from models.signatures import KeyFileError, TrustedKeys  # noqa: PLC0415
-
-        try:
-            known += sorted(TrustedKeys.read(settings.trusted_keys).origins)
-        except KeyFileError as error:
-            raise SettingsError(
-                f"{PREFIX}TRUSTED_KEYS={str(settings.trusted_keys)!r}: {error}"
-            ) from None
+    if (keys := trusted_keys(settings)) is not None:
+        known += sorted(keys.origins)
     return "\n".join(known)
+
+
+def trusted_keys(settings: Settings) -> TrustedKeys | None:
+    """What verifies signatures; None: they are not required.
+
+    Raises:
+        SettingsError: if the keys cannot be read.
+    """
+    path = settings.trusted_keys
+    if path is None:
+        return None
+    # Not at the top: its imports take 8 MB, which a server without keys does not need.
+    from models.signatures import KeyFileError, TrustedKeys  # noqa: PLC0415
+
+    try:
+        return TrustedKeys.read(path)
+    except KeyFileError as error:
+        raise SettingsError(f"{PREFIX}TRUSTED_KEYS={str(path)!r}: {error}") from None
