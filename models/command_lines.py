@@ -17,6 +17,11 @@ class OneLineParser(argparse.ArgumentParser):
         self.exit(USAGE_EXIT_CODE, f"torchlane: {message} (--help explains every option)\n")
 
 
+def flag_of(name: str) -> str:
+    """The flag of an option or a setting, by its name in Python."""
+    return "--" + name.replace("_", "-")
+
+
 def names(text: str) -> tuple[str, ...]:
     """Comma-separated names."""
     return tuple(name.strip() for name in text.split(",") if name.strip())

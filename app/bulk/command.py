@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 from app.bulk.errors import BulkError, UsageError, tell
 from app.errors import TorchlaneError
-from models.command_lines import INTERRUPTED_EXIT_CODE, OneLineParser, count, positive, share
+from models.command_lines import (
+    INTERRUPTED_EXIT_CODE,
+    OneLineParser,
+    count,
+    flag_of,
+    positive,
+    share,
+)
 from models.extras import MissingExtra, check_extra
 from models.local_paths import local_path
 from models.quiet import DEPRECATIONS, ignore_warnings
@@ -129,6 +136,5 @@ def _settings(options: argparse.Namespace) -> Settings:
     except SettingsError as error:
         problem = str(error)
         for name in overrides:
-            flag = "--" + name.replace("_", "-")
-            problem = problem.replace(f"{PREFIX}{name.upper()}=", f"{flag} ")
+            problem = problem.replace(f"{PREFIX}{name.upper()}=", f"{flag_of(name)} ")
         raise UsageError(problem) from None

@@ -31,6 +31,7 @@ from app.registry.repository import Artifact, HandlerArtifact, Repository
 from app.serving.version_policy import VersionPolicy
 from app.settings import Settings, SettingsError
 from app.types import ModelId
+from models.command_lines import flag_of
 from models.distributions import installed_version
 from models.plan import Step
 
@@ -105,8 +106,7 @@ def _of_handler(
         )
     for name in ONLY_MODELS:
         if getattr(options, name) is not None:
-            flag = "--" + name.replace("_", "-")
-            raise UsageError(f"{flag} is for models; {artifact.id} is a handler")
+            raise UsageError(f"{flag_of(name)} is for models; {artifact.id} is a handler")
     if not isinstance(settings.model_dir, Path):
         raise UsageError(f"a handler and its models must be in a folder, not {settings.model_dir}")
     variables = {

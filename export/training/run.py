@@ -31,7 +31,7 @@ from export.training.learner import Learner
 from export.training.options import Processes
 from export.training.pipelines import PipelineLearner, PipelineStrategy
 from export.training.watching import NanWatch
-from models.command_lines import INTERRUPTED_EXIT_CODE
+from models.command_lines import INTERRUPTED_EXIT_CODE, flag_of
 from models.definitions.definition import Definition
 from models.definitions.loading import BrokenDefinition
 from models.definitions.training import Diverged, Training
@@ -137,7 +137,7 @@ def _training_of(args: Namespace, definition: Definition, checkpoint: Any) -> Tr
             if each != began.get(own):
                 earlier = f"with {began[own]}" if own in began else "without it"
                 raise UsageError(
-                    f"{options.flag(FLAGS.get(own, own))} {each}: the run began {earlier}; "
+                    f"{flag_of(FLAGS.get(own, own))} {each}: the run began {earlier}; "
                     "omit it, or start a new run"
                 )
         settings = {
