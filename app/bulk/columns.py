@@ -155,11 +155,9 @@ class Chooser:
 
     @property
     def specs(self) -> Sequence[TensorSpec]:
-        """See `ColumnChooser`."""
         return self.manifest.inputs
 
     def without_id(self) -> Self:
-        """See `ColumnChooser`."""
         return replace(self, id=None)
 
     @property

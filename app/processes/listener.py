@@ -107,7 +107,6 @@ class Listener(Source):
             self._closing = self._loop.create_task(close_listener(self._socket, self._accept))
 
     async def wait_closed(self) -> None:
-        """See `Source`."""
         if self._closing is not None:
             await self._closing
         await super().wait_closed()

@@ -67,17 +67,14 @@ class RedisTier(SharedTier):
 
     @property
     def budget_s(self) -> float:
-        """See `SharedTier`."""
         return self._budget_s
 
     @property
     def is_open(self) -> bool:
-        """See `SharedTier`."""
         return self._reads.link is None
 
     @property
     def round_trip_s(self) -> float:
-        """See `SharedTier`."""
         return self._round_trip_s
 
     def start(self) -> None:

@@ -43,7 +43,6 @@ class ServedModels:
     def call(
         self, request: HandlerRequest | None, call: ModelCall, reply: Callable[[CallReply], None]
     ) -> Callable[[], None]:
-        """See `Plane`."""
         inner: Call | None = None
         try:
             inner = self._opened(request, call)

@@ -100,7 +100,6 @@ class BodyChooser:
         return BodyChoice(item, parts, id_column, extra_columns=choice.extra_columns)
 
     def without_id(self) -> Self:
-        """See `ColumnChooser`."""
         return type(self)(self.input, None, self.extra_columns)
 
 
