@@ -28,7 +28,6 @@ import structlog
 from app.api.ports import BACKLOG, bound_socket, listening
 from app.command_line import parser
 from app.extras import check_extras
-from app.flags import flag_of
 from app.handlers.privacy import hide_memory
 from app.hosting import hosted
 from app.logs import configure_logs, label_logs, shows_colors
@@ -41,7 +40,7 @@ from app.processes.worker import Place, Shared, Worker, obey_parent_alone
 from app.screen import Screen, process_age_s
 from app.settings import PREFIX, Settings, SettingsError, load_settings
 from app.telemetry import variables
-from models.command_lines import USAGE_EXIT_CODE
+from models.command_lines import USAGE_EXIT_CODE, flag_of
 from models.extras import MissingExtra
 from models.quiet import DEPRECATIONS, ignore_warnings
 from models.streams import open_closed_streams
@@ -328,7 +327,7 @@ def _config(app: FastAPI | str, settings: Settings) -> uvicorn.Config:
         app,
         host=settings.host,
         port=settings.port,
-        loop="uvloop" if sys.platform != "win32" else "asyncio",
+        loop="uvloop",
         http="httptools" if isinstance(app, str) else app.state.connection,
         ws="none",
         lifespan="on",

@@ -11,14 +11,9 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, CliSettingsSource
 
 from models.choices import did_you_mean
-from models.command_lines import USAGE_EXIT_CODE
+from models.command_lines import USAGE_EXIT_CODE, flag_of
 
 CLOSE = 0.7  # of two names, without the dashes that all have: `nope` is not a `page`
-
-
-def flag_of(name: str) -> str:
-    """The flag that sets a setting."""
-    return "--" + name.replace("_", "-")
 
 
 def _help(field: FieldInfo) -> str:

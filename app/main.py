@@ -29,6 +29,7 @@ from app.api.memory import BodyMemory
 from app.api.offload import OffloadPool, pool_of
 from app.api.openapi.document import install_openapi
 from app.api.origins import Hosts, Origins
+from app.api.ports import is_free_for_connection
 from app.api.routes import add_routes, dialects_with
 from app.api.service import RequestLimits, Service
 from app.api.transport.connection import connections_for
@@ -48,8 +49,7 @@ from app.engine.engine import Engine, EngineConfig
 from app.engine.replica import Replica, ReplicaState
 from app.metrics import Metrics
 from app.metrics.gauges import ServedModel
-from app.model_source import cache_of, source_of
-from app.processes.descriptors import is_free_for_connection
+from app.model_source import cache_of, source_of, trusted_keys
 from app.processes.serving_process import calm_gc, end_process, give_memory_back
 from app.processes.shared_metrics import SharedMetrics
 from app.processes.worker import NOT_READY, PARTLY_READY, READY, Worker
@@ -83,7 +83,6 @@ from app.telemetry.access_log import AccessLog
 from app.telemetry.tracing import Tracing
 from app.types import Device
 from models.distributions import UNKNOWN, installed_version, own_version
-from models.integrity import Verifier
 from models.resources import memory_bytes, usable_cores
 
 if TYPE_CHECKING:
@@ -263,7 +262,9 @@ def create_app(
 
 def _repository(settings: Settings, metrics: Metrics) -> tuple[Repository, Source | None]:
     """The repository, and what keeps it as a store has it, if it is in one."""
-    verifier = _trusted_keys(settings.trusted_keys)
+    verifier = trusted_keys(settings)
+    if verifier is not None:
+        LOG.info("signatures_required", trusted=verifier.origins)
     if isinstance(settings.model_dir, Path):
         return Repository(settings.model_dir, verifier), None
     source = source_of(settings, settings.model_dir, verifier)
@@ -425,21 +426,6 @@ def _export(service: Service, worker: Worker | None) -> Export | None:
     export = Export(own_version(), index)
     service.tracing.add(export.spans, export.spans.may_want)
     return export
-
-
-def _trusted_keys(path: Path | None) -> Verifier | None:
-    """The verifier of signatures; None if signatures are not required."""
-    if path is None:
-        return None
-    # Not at the top: its imports take 8 MB, which a server without keys does not need.
-    from models.signatures import KeyFileError, TrustedKeys  # noqa: PLC0415
-
-    try:
-        keys = TrustedKeys.read(path)
-    except KeyFileError as error:
-        raise ValueError(f"{PREFIX}TRUSTED_KEYS={str(path)!r}: {error}") from error
-    LOG.info("signatures_required", trusted=keys.origins)
-    return keys
 
 
 def _guard(settings: Settings, keyring: Keyring, metrics: Metrics) -> Guard:

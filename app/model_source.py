@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app.registry.repository import Repository
-from app.serving.version_policy import VersionPolicy, Wanted
 from app.settings import PREFIX, Settings, SettingsError
-from app.sources.config import SourceConfig
 from app.sources.mirror import Mirror
 from app.sources.repository import MirroredRepository
-from app.sources.source import Source
+from app.sources.source import Source, SourceConfig
 from models.integrity import Verifier
 from models.stores.home import home_folder
 from models.stores.urls import SERVICES, StoreUrl
+
+if TYPE_CHECKING:
+    from models.signatures import TrustedKeys
 
 
 def repository_of(settings: Settings) -> Repository:
@@ -55,7 +57,7 @@ def source_of(
         whose=_whose(settings, url),
     )
     try:
-        return Source(config, verifier, _select)
+        return Source(config, verifier)
     except OSError as error:
         raise SettingsError(
             f"{PREFIX}SOURCE_CACHE={str(config.cache)!r}: files from {url} cannot be kept there: "
@@ -94,18 +96,24 @@ def _whose(settings: Settings, url: StoreUrl) -> str:
         SettingsError: if the keys cannot be read.
     """
     known = [os.environ.get(name, "") for name in SERVICES.get(url.scheme, ())]
-    if settings.trusted_keys is not None:
-        # Not at the top: its imports take 8 MB, which a server without keys does not need.
-        from models.signatures import KeyFileError, TrustedKeys  # noqa: PLC0415
-
-        try:
-            known += sorted(TrustedKeys.read(settings.trusted_keys).origins)
-        except KeyFileError as error:
-            raise SettingsError(
-                f"{PREFIX}TRUSTED_KEYS={str(settings.trusted_keys)!r}: {error}"
-            ) from None
+    if (keys := trusted_keys(settings)) is not None:
+        known += sorted(keys.origins)
     return "\n".join(known)
 
 
-def _select(policy: str, name: str, numbers: list[int]) -> Wanted:
-    return VersionPolicy.parse(policy).wanted(name, numbers)
+def trusted_keys(settings: Settings) -> TrustedKeys | None:
+    """What verifies signatures; None: they are not required.
+
+    Raises:
+        SettingsError: if the keys cannot be read.
+    """
+    path = settings.trusted_keys
+    if path is None:
+        return None
+    # Not at the top: its imports take 8 MB, which a server without keys does not need.
+    from models.signatures import KeyFileError, TrustedKeys  # noqa: PLC0415
+
+    try:
+        return TrustedKeys.read(path)
+    except KeyFileError as error:
+        raise SettingsError(f"{PREFIX}TRUSTED_KEYS={str(path)!r}: {error}") from None

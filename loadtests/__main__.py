@@ -17,7 +17,7 @@ from loadtests.bench.options import add_bench
 from loadtests.capacity.options import add_overload, add_run, add_search
 from loadtests.errors import LoadTestError
 from loadtests.networks.options import add_networks
-from models.command_lines import USAGE_EXIT_CODE, OneLineParser
+from models.command_lines import INTERRUPTED_EXIT_CODE, USAGE_EXIT_CODE, OneLineParser
 from models.extras import MissingExtra, check_extra
 from models.streams import open_closed_streams
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PROGRAM = "torchlane load"
 LOG_WIDTH = 110
-FAILED, INTERRUPTED = 1, 130
+FAILED = 1
 LOCUST = "locust"
 # What runs a command: its options, where to write, and the command for the report.
 Act = Callable[[argparse.Namespace, "Console", str], int]
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return USAGE_EXIT_CODE if isinstance(error, MissingExtra) else FAILED
     except KeyboardInterrupt:
         sys.stderr.write("torchlane: interrupted\n")
-        return INTERRUPTED
+        return INTERRUPTED_EXIT_CODE
 
 
 def parser() -> argparse.ArgumentParser:

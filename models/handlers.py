@@ -10,6 +10,7 @@ import datetime as dt
 import io
 import json
 import math
+import mimetypes
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,15 @@ from models.tensors import Dimension, FileName, Name, TensorSpec
 CODE_FILE = "handler.zip"
 MAX_CODE_BYTES = 256 << 20  # code, and small files that it reads; weights belong into models
 JSON = "application/json"
+MEDIA_TYPES = {  # as the native contract names them
+    ".json": JSON,
+    ".npy": "application/x-npy",
+    ".npz": "application/x-npz",
+    ".wav": "audio/wav",
+    ".flac": "audio/flac",
+    ".webp": "image/webp",
+    ".txt": "text/plain",
+}
 # `kind` is always the second field: the kind is known before tens of megabytes are parsed.
 _BEGINNING = re.compile(rb'\s*\{\s*"schema_version"\s*:\s*[0-9]+\s*,\s*"kind"\s*:')
 # Of numbers in JSON answers: models may answer in another precision on another processor.
@@ -258,3 +268,8 @@ def pack_code(source: Path) -> bytes:
             if not any(part.startswith(".") or part == "__pycache__" for part in name.parts):
                 archive.writestr(zipfile.ZipInfo(name.as_posix()), path.read_bytes())
     return packed.getvalue()
+
+
+def media_type_of(path: Path) -> str | None:
+    """Return the Content-Type of a file, by the ending of its name; None: it is unknown."""
+    return MEDIA_TYPES.get(path.suffix.lower()) or mimetypes.guess_type(path.name)[0]

@@ -30,6 +30,7 @@ from app.errors import Abandoned, InvalidItem, ItemFailed, Overloaded
 from app.registry.loaded_models import LoadedModel
 from app.telemetry.tracing import RequestTrace
 from app.types import Answer, Arrays, CacheCounts, ModelId, Note, Outcome
+from models.timing import nothing
 
 JSON_GROWTH = 3  # bytes of JSON for a byte of float32, about
 FEW = 16  # items whose rows are chosen, and which are mapped, at once: takes about 1 ms
@@ -305,7 +306,7 @@ class Answering:
         """Compress an encoded answer in a thread, if that is worth it or demanded; see `Thread`."""
         if not self._compresses(headers, content):
             done((headers, content))
-            return _nothing
+            return nothing
         try:
             if self.gzip != MUST:  # a plain answer is better than a late one
                 self.service.offload.check_room(len(content), COMPRESSION_WAIT_S)
@@ -314,7 +315,7 @@ class Answering:
             return self.service.offload.start(work, len(content), done).cancel
         except Overloaded as error:
             done(error if self.gzip == MUST else (headers, content))
-        return _nothing
+        return nothing
 
     def _compresses(self, headers: Headers, content: bytes) -> bool:
         is_large = headers == JSON_HEADERS and len(content) > LARGE_BYTES
@@ -389,10 +390,6 @@ def _no_pieces() -> Pieces:
     """Nothing, for an answer that a thread writes."""
     yield b""
     return ()
-
-
-def _nothing() -> None:
-    """Cancel nothing."""
 
 
 def _cache_header(counts: CacheCounts, *, many: bool) -> bytes:

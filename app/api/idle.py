@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import sys
+import resource
 from collections.abc import Collection
 from typing import Protocol
 
@@ -39,10 +39,6 @@ def most_connections() -> int:
 
     Half of its descriptors: the others are for new connections, models, files and gRPC.
     """
-    if sys.platform == "win32":
-        return MOST_OPEN
-    import resource  # noqa: PLC0415  # not on Windows
-
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_OPEN if limit == resource.RLIM_INFINITY else max(1, min(MOST_OPEN, limit // 2))
 

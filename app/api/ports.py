@@ -1,15 +1,26 @@
-"""Ports: sockets that belong to one server."""
+"""Ports: sockets that belong to one server, and descriptors for their connections."""
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
+import os
+import resource
 import socket
 import struct
 import sys
+import time
 from collections.abc import Callable
 
+import structlog
+
+from app.telemetry.line_rate import LineRate
+
+LOG = structlog.get_logger(__name__)
 BACKLOG = 2048  # connections that wait until they are accepted
+PAUSE_S = 0.5  # until the next attempt to accept, if descriptors or memory are exhausted
+LINE_S = 60.0  # between two lines in the log: callers can open any number of connections
+RESERVE = 32  # descriptors for files: models, keys, logs; at low limits an eighth of the limit
 HANDSHAKE_S = 0.05  # in which those that have begun are established: more than most round trips
 # socket(7); Python has no name for it.
 SO_ATTACH_FILTER = 26
@@ -98,3 +109,47 @@ def ignore_new_connections(listener: socket.socket) -> bool:
     except OSError:
         return False
     return True
+
+
+def is_free_for_connection(known: int, *, last: bool = False) -> bool:
+    """Whether a connection may take a descriptor.
+
+    The kernel assigns the lowest free number, so a high one shows that few are left.
+
+    Args:
+        known: any open descriptor.
+        last: whether connections may take those that are reserved for files.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        lowest_free = os.dup(known)
+    except OSError:  # none is left
+        return False
+    os.close(lowest_free)
+    reserve = 0 if last else min(RESERVE, limit // 8)
+    return limit == resource.RLIM_INFINITY or lowest_free < limit - reserve
+
+
+class Shortage:
+    """Logs what a lack of descriptors or memory does to connections, at most once per LINE_S.
+
+    Args:
+        event: what it does.
+        labels: more fields of the line.
+    """
+
+    def __init__(self, event: str = "cannot_accept", **labels: str) -> None:
+        self._labels = labels
+        self._event = event
+        self._rate = LineRate(1, 1 / LINE_S)
+
+    def tell(self, reason: str | None = None) -> None:
+        """Count it, and log it if a line is due.
+
+        Args:
+            reason: of the system; None: the descriptors that are not reserved are used up.
+        """
+        if self._rate.allows(time.monotonic()):
+            times = 1 + self._rate.take_left_out()
+            why = reason or "too many open files"
+            LOG.error(self._event, reason=why, times=times, **self._labels)

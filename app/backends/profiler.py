@@ -136,7 +136,6 @@ class Profiler:
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
     async def profile(self, seconds: float, *, compressed: bool) -> Profile:
-        """See `app.api.service.Profiler`."""
         if self._stopping():
             raise ShuttingDown("the server is shutting down; try another server")
         began = time.monotonic()

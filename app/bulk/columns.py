@@ -81,7 +81,7 @@ class ColumnChoice:
 
     def optional_columns(self, manifest: Manifest) -> list[str]:
         """The columns whose cells may be empty, of inputs whose numbers may be missing."""
-        columns = self.columns_of(manifest)
+        columns = self.columns_of(manifest.inputs)
         optional = optional_inputs(manifest.inputs, categories_of(manifest.codec))
         categories = by_input(categories_of(manifest.codec))
         missing = [
@@ -95,11 +95,11 @@ class ColumnChoice:
         whole = [columns[name] for name in optional if name in columns]
         return whole + [column for name in missing for column in self.vectors[name]]
 
-    def columns_of(self, manifest: Manifest) -> Mapping[str, str]:
+    def columns_of(self, specs: Sequence[TensorSpec]) -> Mapping[str, str]:
         """The column of each input that has one."""
         if self.item is None:
             return self.parts
-        return {manifest.inputs[0].name: self.item} if len(manifest.inputs) == 1 else {}
+        return {specs[0].name: self.item} if len(specs) == 1 else {}
 
 
 ROW_OF_FILES = ColumnChoice(INPUT, {}, ID)  # for sources without a table, or that choose row by row
@@ -161,11 +161,9 @@ class Chooser:
 
     @property
     def specs(self) -> Sequence[TensorSpec]:
-        """See `ColumnChooser`."""
         return self.manifest.inputs
 
     def without_id(self) -> Self:
-        """See `ColumnChooser`."""
         return replace(self, id=None)
 
     @property
@@ -193,7 +191,7 @@ class Chooser:
         choice = self._choose(there, where, sparse=sparse)
         choice = with_extra(choice, self.extra_columns, there, where)
         with_categories = {each.input for each in categories_of(self.manifest.codec)}
-        columns = choice.columns_of(self.manifest)
+        columns = choice.columns_of(self.manifest.inputs)
         scalars = {spec.name for spec in self.manifest.inputs if not spec.item_shape}
         texts = {columns[name] for name in with_categories & scalars & set(columns)}
         texts.update(*(choice.vectors[name] for name in with_categories & set(choice.vectors)))

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from app.bulk.errors import BulkError, UsageError, tell
 from app.errors import TorchlaneError
-from models.command_lines import OneLineParser
+from models.command_lines import (
+    INTERRUPTED_EXIT_CODE,
+    OneLineParser,
+    count,
+    flag_of,
+    positive,
+    share,
+)
 from models.extras import MissingExtra, check_extra
 from models.local_paths import local_path
 from models.quiet import DEPRECATIONS, ignore_warnings
@@ -21,7 +27,6 @@ if TYPE_CHECKING:
     from app.settings import Settings
 
 PACKAGES = ("pyarrow", "rich")  # of the extra
-INTERRUPTED = 130
 # Flag -> the setting that it overrides.
 SETTINGS = ("model_dir", "devices", "variant", "plan_precision", "trusted_keys", "log_level")
 
@@ -49,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code if isinstance(error, BulkError) else UsageError.exit_code
     except KeyboardInterrupt:
         tell("torchlane: interrupted before the run began")
-        return INTERRUPTED
+        return INTERRUPTED_EXIT_CODE
 
 
 def parser() -> argparse.ArgumentParser:
@@ -69,14 +74,14 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--out", type=local_path, required=True, help="folder for the results, new or empty")
     add("--resume", action="store_true", help="resume the run in --out")
-    add("--version", type=_positive, help="version of the model (default: the newest)")
+    add("--version", type=positive, help="version of the model (default: the newest)")
     add("--model-dir", type=place, help="the repository, a folder or a URL (default: artifacts)")
     add("--devices", help="auto, cpu, cpu*2 or cuda:0,cuda:1 (default: auto)")
     add("--variant", help="the only variant to run (default: the artifact's plan)")
     add("--plan-precision", "--precision", help="the precision to compute in")
     add("--trusted-keys", type=local_path, help="accept only artifacts signed by one of these keys")
-    add("--batch", type=_positive, help="items per forward (default: the plan's best)")
-    add("--workers", type=_count, help="decoding processes (default: one per core for files)")
+    add("--batch", type=positive, help="items per forward (default: the plan's best)")
+    add("--workers", type=count, help="decoding processes (default: one per core for files)")
     add("--ray", metavar="ADDRESS", help="run on a Ray cluster: local, auto or ray://HOST:PORT")
     add("--input-column", metavar="NAME", help="the column of the input (default: input)")
     add(
@@ -92,14 +97,14 @@ def parser() -> argparse.ArgumentParser:
         help="copy these columns into the results; '*' for all that are neither inputs nor ids",
     )
     add("--id-column", metavar="NAME", help="the column of the ids (default: id, if there is one)")
-    add("--top-k", type=_positive, help="also write the K highest scores")
+    add("--top-k", type=positive, help="also write the K highest scores")
     add("--format", choices=("parquet", "jsonl"), default="parquet", help="format of the results")
-    add("--rows-per-shard", type=_positive, default=65_536, help="(default: 65536)")
-    add("--limit", type=_positive, help="score only the first N rows")
-    add("--max-errors", type=_count, metavar="N", help="stop after more than N bad rows")
+    add("--rows-per-shard", type=positive, default=65_536, help="(default: 65536)")
+    add("--limit", type=positive, help="score only the first N rows")
+    add("--max-errors", type=count, metavar="N", help="stop after more than N bad rows")
     add(
         "--max-bad",
-        type=_share,
+        type=share,
         default=0.5,
         metavar="SHARE",
         help="exit code 1 if a larger share of all rows is bad, 0..1 (default: 0.5)",
@@ -113,29 +118,6 @@ def _names(text: str) -> list[str]:
     if not all(names) or len(set(names)) < len(names):
         raise argparse.ArgumentTypeError(f"{text!r} must be names, each once, separated by commas")
     return names
-
-
-def _positive(text: str) -> int:
-    number = _count(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not at least 1")
-    return number
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
-    return int(text)
-
-
-def _share(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 <= number <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 1")
-    return number
 
 
 def _settings(options: argparse.Namespace) -> Settings:
@@ -154,6 +136,5 @@ def _settings(options: argparse.Namespace) -> Settings:
     except SettingsError as error:
         problem = str(error)
         for name in overrides:
-            flag = "--" + name.replace("_", "-")
-            problem = problem.replace(f"{PREFIX}{name.upper()}=", f"{flag} ")
+            problem = problem.replace(f"{PREFIX}{name.upper()}=", f"{flag_of(name)} ")
         raise UsageError(problem) from None

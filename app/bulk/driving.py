@@ -13,8 +13,7 @@ from app.bulk.progress import Reporter, summary
 from app.bulk.state import RunState
 from app.bulk.writing import ERRORS_FILE
 from app.errors import TorchlaneError
-
-INTERRUPTED = 130
+from models.command_lines import INTERRUPTED_EXIT_CODE
 
 
 class Runner(Protocol):
@@ -57,7 +56,7 @@ def drive(
         code, verdict = judge(folder, max_bad)
         lines = summary(driver.report(), job.workers, len(runner.devices)) + verdict
     except KeyboardInterrupt:
-        code = INTERRUPTED
+        code = INTERRUPTED_EXIT_CODE
         rows = f"{folder.rows:,} rows are done"
         lines = [f"torchlane: interrupted; {rows}: to resume, repeat the command with --resume"]
         _end_if_interrupted(lines)
@@ -93,7 +92,7 @@ def _end_if_interrupted(lines: Sequence[str]) -> None:
 
     def end(*_: object) -> None:
         tell(*lines)
-        os._exit(INTERRUPTED)
+        os._exit(INTERRUPTED_EXIT_CODE)
 
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, end)

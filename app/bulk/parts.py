@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import io
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias
 
 from app.bulk.answers import Answers
 from app.bulk.blocks import BlockBounds, RowSource, rows_of_block
-from app.bulk.columns import Chooser
+from app.bulk.columns import Chooser, list_names
 from app.bulk.decoding import Recipe
 from app.bulk.driver import BulkJob
 from app.bulk.driving import Runner
@@ -22,9 +22,10 @@ from app.bulk.loading import decode_blocks
 from app.bulk.model import BulkModel
 from app.bulk.pipeline import LocalStages, Stages
 from app.bulk.sources.choose import folder_of, open_source
-from app.bulk.vectors import vectors_of
+from app.codecs.values import misshapen
 from app.errors import InvalidInput
 from app.registry.repository import Artifact, HandlerArtifact
+from models.manifest import Manifest
 from models.resources import usable_cores
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def of_model(options: argparse.Namespace, inputs: Inputs, model: Model) -> Parts
             model.codec.check_top_k()
         except InvalidInput as error:
             raise UsageError(f"--top-k: {error}") from error
-    vectors = vectors_of(model.manifest, options.columns or ())
+    vectors = _vectors_of(model.manifest, options.columns or ())
     if vectors and options.input_column is not None:
         raise UsageError("--columns and --input-column: give one of them")
     column_names = options.input_column, options.id_column
@@ -102,6 +103,32 @@ def of_model(options: argparse.Namespace, inputs: Inputs, model: Model) -> Parts
         "device": {"kinds": sorted(model.kinds), "threads": model.threads},
     }
     return Parts(plan, job, stages, answers.schema, model)
+
+
+def _vectors_of(manifest: Manifest, texts: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+    """The columns for inputs, from options such as `x=age,income`.
+
+    Raises:
+        UsageError: if an input is not a vector of as many numbers.
+    """
+    vectors: dict[str, tuple[str, ...]] = {}
+    specs = {spec.name: spec for spec in manifest.inputs}
+    for text in texts:
+        name, _, rest = text.partition("=")
+        columns = tuple(column.strip() for column in rest.split(","))
+        if not all(columns) or name in vectors:
+            raise UsageError(
+                f"--columns {text!r}: must be the name of an input, =, and its columns, separated "
+                "by commas; once for each input"
+            )
+        spec = specs.get(name)
+        if spec is None or manifest.codec.kind != "tensor":
+            there = list_names([*specs]) if manifest.codec.kind == "tensor" else "not numbers"
+            raise UsageError(f"--columns {text!r}: the inputs are {there}")
+        if not spec.takes((len(columns),)):
+            raise UsageError(f"--columns {text!r}: {misshapen(spec, (len(columns),))}")
+        vectors[name] = columns
+    return vectors
 
 
 def plan_of(

@@ -25,14 +25,14 @@ from app.bulk.parts import Model, Parts, of_model, plan_of, stream_of
 from app.bulk.sources.choose import open_source
 from app.bulk.tables import schema_of
 from app.extras import check_extras
-from app.model_source import source_of
+from app.model_source import source_of, trusted_keys
 from app.registry.model_settings import ModelSettings
 from app.registry.repository import Artifact, HandlerArtifact, Repository
 from app.serving.version_policy import VersionPolicy
 from app.settings import Settings, SettingsError
 from app.types import ModelId
+from models.command_lines import flag_of
 from models.distributions import installed_version
-from models.integrity import Verifier
 from models.plan import Step
 
 PACKAGES = ("torchlane", "torch", "numpy", "pyarrow", "pillow", "soundfile", "soxr", "tokenizers")
@@ -106,8 +106,7 @@ def _of_handler(
         )
     for name in ONLY_MODELS:
         if getattr(options, name) is not None:
-            flag = "--" + name.replace("_", "-")
-            raise UsageError(f"{flag} is for models; {artifact.id} is a handler")
+            raise UsageError(f"{flag_of(name)} is for models; {artifact.id} is a handler")
     if not isinstance(settings.model_dir, Path):
         raise UsageError(f"a handler and its models must be in a folder, not {settings.model_dir}")
     variables = {
@@ -194,30 +193,19 @@ def _repository(options: argparse.Namespace, settings: Settings) -> Repository:
     Raises:
         UsageError: if keys or cache cannot be used, or a cluster would have to fetch the model.
     """
-    verifier = _trusted_keys(settings.trusted_keys)
-    if isinstance(settings.model_dir, Path):
-        return Repository(settings.model_dir, verifier)
-    if options.ray is not None:
-        raise UsageError(
-            f"--ray needs the models in a folder that every node has, not in {settings.model_dir}"
-        )
-    check_extras(settings)
     try:
+        verifier = trusted_keys(settings)
+        if isinstance(settings.model_dir, Path):
+            return Repository(settings.model_dir, verifier)
+        if options.ray is not None:
+            raise UsageError(
+                "--ray needs the models in a folder that every node has, not in "
+                f"{settings.model_dir}"
+            )
+        check_extras(settings)
         source = source_of(settings, settings.model_dir, verifier, (options.model,))
     except SettingsError as error:
         raise UsageError(str(error)) from None
     asked = [ModelId(options.model, options.version)] if options.version is not None else []
     asyncio.run(source.fetch(asked))
     return source.repository
-
-
-def _trusted_keys(path: Path | None) -> Verifier | None:
-    if path is None:
-        return None
-    # Not at the top: see app/main.py.
-    from models.signatures import KeyFileError, TrustedKeys  # noqa: PLC0415
-
-    try:
-        return TrustedKeys.read(path)
-    except KeyFileError as error:
-        raise UsageError(f"--trusted-keys {path}: {error}") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -37,7 +36,6 @@ class ScoredBlock:
         outcomes: one outcome for each computed row.
         failures: index -> the reason why the model failed.
         computed_count: number of computed rows; each other good row is equal to one of them.
-        compute_s: seconds spent in the backend.
     """
 
     block: Block
@@ -46,7 +44,6 @@ class ScoredBlock:
     outcomes: Sequence[Outcome] | None = None
     failures: dict[int, str] = field(default_factory=dict)
     computed_count: int = 0
-    compute_s: float = 0.0
 
 
 class Scorer:
@@ -82,7 +79,6 @@ class Scorer:
         """
         rows, place = distinct(block)
         scored_block = ScoredBlock(block, place, computed_count=len(rows))
-        began = time.perf_counter()
         try:
             self._compute(scored_block, rows)
         except ReplicaError as fault:
@@ -93,7 +89,6 @@ class Scorer:
                 self._compute(scored_block, rows)
             except ReplicaError as again:
                 raise BulkError(f"the device does not work: {again}") from again
-        scored_block.compute_s = time.perf_counter() - began
         return scored_block
 
     def close(self) -> None:

@@ -36,7 +36,6 @@ class LoopClock:
     now = staticmethod(time.monotonic)  # called several times per request: avoids a frame
 
     def call_at(self, when: float, call: Callable[[], None]) -> Timer:
-        """See `Clock`."""
         return asyncio.get_running_loop().call_later(max(0.0, when - time.monotonic()), call)
 
 
@@ -49,11 +48,9 @@ class ManualClock:
         self._order = itertools.count()
 
     def now(self) -> float:
-        """See `Clock`."""
         return self._now
 
     def call_at(self, when: float, call: Callable[[], None]) -> Timer:
-        """See `Clock`."""
         timer = _ManualTimer(call)
         heapq.heappush(self._due, (when, next(self._order), timer))
         return timer

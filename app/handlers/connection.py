@@ -70,11 +70,9 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
         if not self._owner.takes_frames:
             return
         try:
@@ -84,12 +82,10 @@ class Connection(asyncio.Protocol):
             self._owner.end("frames", f"it sent {error}")
 
     def pause_writing(self) -> None:
-        """See `asyncio.Protocol`."""
         self.is_full = True
         self.pace()
 
     def resume_writing(self) -> None:
-        """See `asyncio.Protocol`."""
         self.is_full = False
         self.pace()
         self._owner.resumed()
@@ -98,7 +94,6 @@ class Connection(asyncio.Protocol):
         """See `asyncio.Protocol`."""
 
     def connection_lost(self, error: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
         self._transport = None
         self._owner.lost()
 

@@ -83,7 +83,6 @@ class Job:
         self._then: Callable[[], None] | None = None
 
     def when_settled(self, call: Callable[[], None]) -> None:
-        """See `HandlerJob`."""
         self._then = call
 
     def item(self, body: bytes, now: float) -> None:
@@ -105,7 +104,6 @@ class Job:
         take(body)
 
     def taken(self) -> None:
-        """See `HandlerJob`."""
         size = self.ahead.popleft()
         self.moved_at = time.monotonic()
         due_s = max(ITEM_S, size / BYTES_PER_S)
@@ -120,11 +118,9 @@ class Job:
         return self._slow_s + (now - self._full_at if self._full_at else 0.0)
 
     def abandon(self) -> None:
-        """See `HandlerJob`."""
         self.fail(Abandoned("the caller disconnected before the answer was ready"))
 
     def fail(self, error: Exception) -> None:
-        """See `HandlerJob`."""
         if not self.is_settled:
             self.error = error
             self._settle()
@@ -136,7 +132,6 @@ class Job:
             self._settle()
 
     def result(self) -> HandlerAnswer:
-        """See `HandlerJob`."""
         if self.error is not None:
             raise self.error
         if self._answer is None:

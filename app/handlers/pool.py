@@ -36,6 +36,7 @@ from app.handlers.failures import FailureLog
 from app.handlers.job import Job, Run
 from app.handlers.keeper import Keeper
 from app.handlers.process import HandlerProcess
+from models.timing import nothing
 
 READY_S = 300.0  # for import and `setup`
 SLOW_S = 5.0  # in all, for the reader of a stream that others could have the place of
@@ -75,7 +76,6 @@ class ProcessPool:
     # See `HandlerPool`
 
     async def start(self) -> None:
-        """See `HandlerPool`."""
         self._loop = asyncio.get_running_loop()
         try:
             await self._keeper.start()
@@ -84,7 +84,6 @@ class ProcessPool:
             raise
 
     def submit(self, requests: Sequence[HandlerRequest]) -> list[HandlerJob]:
-        """See `HandlerPool`."""
         now = time.monotonic()
         self._give_way(now)
         try:
@@ -107,21 +106,17 @@ class ProcessPool:
         return [*jobs]
 
     def works(self) -> bool:
-        """See `HandlerPool`."""
         return self._keeper.problem is None and not self._is_closing
 
     def problem(self) -> str | None:
-        """See `HandlerPool`."""
         return "the handler is closed" if self._is_closing else self._keeper.problem
 
     def load(self) -> PoolLoad:
-        """See `HandlerPool`."""
         ready = [each for each in self._keeper.processes if each.is_ready]
         memory = sum(each.child.memory_bytes for each in self._keeper.processes)
         return PoolLoad(len(self._queue), len(self._running), len(ready), memory)
 
     async def drain(self, budget_s: float) -> None:
-        """See `HandlerPool`."""
         self._is_draining = True
         try:
             await asyncio.wait_for(self._until_empty(), budget_s)
@@ -129,7 +124,6 @@ class ProcessPool:
             self._fail_open()
 
     async def close(self) -> None:
-        """See `HandlerPool`."""
         self._is_draining = self._is_closing = True
         self._fail_open()
         await self._keeper.close()
@@ -220,7 +214,6 @@ class ProcessPool:
     # What jobs and processes tell
 
     def settled(self, job: Job) -> None:
-        """See `Owner`."""
         now = time.monotonic()
         if job in self._queue:
             del self._queue[job]
@@ -240,7 +233,6 @@ class ProcessPool:
             self._emptied.set()
 
     def taken(self, job: Job) -> None:
-        """See `Owner`."""
         process = self._running.get(job)
         if process is not None:
             process.taken(job)
@@ -248,10 +240,9 @@ class ProcessPool:
     def call(
         self, job: Job | None, call: ModelCall, reply: Callable[[CallReply], None]
     ) -> Callable[[], None]:
-        """See `Caller`."""
         if call.model not in self._spec.models:
             reply(not_named(self._spec, call.model))
-            return _nothing
+            return nothing
         request = None if job is None else job.request
         if job is not None and job.moved_at:  # each item of a stream has the request's time
             left_s = job.request.deadline - job.began
@@ -259,35 +250,28 @@ class ProcessPool:
         return self._plane.call(request, call, reply)
 
     def ready(self, process: HandlerProcess) -> None:
-        """See `Pool`."""
         self._keeper.ready(process)
         self._wake()
 
     def resumed(self) -> None:
-        """See `Pool`."""
         self._wake()
 
     def free(self, process: HandlerProcess, run: Run) -> None:
-        """See `Pool`."""
         self._admission.ran(time.monotonic() - run.started)
         if self._queue:
             self._dispatch()
 
     def failed(self, job: Job, meta: Mapping[str, Any]) -> None:
-        """See `Pool`."""
         self._failures.log(job.request.request_id, meta)
 
     def ended(self, process: HandlerProcess, cause: str, reason: str) -> None:
-        """See `Pool`."""
         self._keeper.ended(process, cause, reason)
 
     def look(self, now: float) -> None:
-        """See `Pool`."""
         if self._queue:
             self._give_way(now)
 
     def dropped_output(self, lines: int) -> None:
-        """See `Pool`."""
         self._metrics.dropped_output(lines)
 
     # The end
@@ -300,7 +284,3 @@ class ProcessPool:
     def _fail_open(self) -> None:
         for job in [*self._queue, *self._running]:
             job.fail(ShuttingDown(f"the handler {self._spec.name} is being stopped"))
-
-
-def _nothing() -> None:
-    """Cancels a call that is answered."""

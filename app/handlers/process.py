@@ -223,16 +223,13 @@ class HandlerProcess:
 
     @property
     def takes_frames(self) -> bool:
-        """See `connection.Owner`."""
         return self._cause in ("", "stopped")
 
     @property
     def is_behind(self) -> bool:
-        """See `connection.Owner`."""
         return self._calls.are_many
 
     def resumed(self) -> None:
-        """See `connection.Owner`."""
         self._pool.resumed()
 
     def lost(self) -> None:
@@ -248,7 +245,6 @@ class HandlerProcess:
         self._connection.pace()
 
     def received(self, frame: Frame) -> None:
-        """See `connection.Owner`."""
         kind = frame.kind
         if kind == ANSWER:
             self._answered(frame)
@@ -339,17 +335,14 @@ class HandlerProcess:
             self.end("stuck", f"its code ran on {GRACE_S:.0f} s after it was cancelled")
 
     def exceeded(self, memory_bytes: int) -> None:
-        """See `child.Owner`."""
         limit = self._spec.memory_bytes
         self.end("memory", f"it took {memory_bytes} bytes of memory, the limit is {limit}")
 
     def exited(self, code: int) -> None:
-        """See `child.Owner`."""
         self._reason = self._reason or _ended_by(code)
         self._finish()
 
     def dropped_output(self, lines: int) -> None:
-        """See `child.Owner`."""
         self._pool.dropped_output(lines)
 
     def _kill(self) -> None:

@@ -19,7 +19,6 @@ class OwnRegistry(CollectorRegistry):
     """
 
     def collect(self) -> Iterator[Metric]:
-        """See `CollectorRegistry`."""
         for family in super().collect():
             family.samples = [each for each in family.samples if not each.name.endswith(CREATED)]
             yield family

@@ -11,8 +11,7 @@ import errno
 import socket
 from collections.abc import Mapping
 
-from app.api.ports import BACKLOG, close_listener
-from app.processes.descriptors import PAUSE_S, Shortage
+from app.api.ports import BACKLOG, PAUSE_S, Shortage, close_listener
 from app.processes.listener import BURST, EXHAUSTED
 from app.processes.worker import CONNECTION, ClosedConnections
 

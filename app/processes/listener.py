@@ -17,8 +17,7 @@ from typing import Protocol
 
 import structlog
 
-from app.api.ports import close_listener
-from app.processes.descriptors import PAUSE_S, Shortage, is_free_for_connection
+from app.api.ports import PAUSE_S, Shortage, close_listener, is_free_for_connection
 
 LOG = structlog.get_logger(__name__)
 BURST = 256  # maximum accepted in one turn; at about 20 us each, other work does not wait long
@@ -108,7 +107,6 @@ class Listener(Source):
             self._closing = self._loop.create_task(close_listener(self._socket, self._accept))
 
     async def wait_closed(self) -> None:
-        """See `Source`."""
         if self._closing is not None:
             await self._closing
         await super().wait_closed()

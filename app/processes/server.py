@@ -11,7 +11,6 @@ import contextlib
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator, Sized
 from typing import TYPE_CHECKING
@@ -26,6 +25,7 @@ from app.processes.worker import (
     DRAIN,
     GRPC_CONNECTION,
     LISTENS,
+    SIGNALS,
     OpenConnections,
     Worker,
 )
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from app.serving.lifecycle import Lifecycle
 
 LOG = structlog.get_logger(__name__)
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # After the last answer, open connections have this long to send their next request and get a 503:
 # closing at once would cut off clients that are sending.
 LINGER_S = 1.0
@@ -130,7 +129,7 @@ class Server(uvicorn.Server):
         if self._worker is not None:
             await self._join(self._worker)
             return
-        if sys.platform == "win32" or sockets is not None:  # no readers, or already listening
+        if sockets is not None:  # already listening
             await super().startup(sockets)
             return
         bound = self.config.bind_socket()

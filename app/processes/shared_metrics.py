@@ -159,7 +159,6 @@ class SharedMetrics(Metrics):
             self._own.write()
 
     async def scraped_as(self, accept: str) -> tuple[bytes, str]:
-        """See `Metrics`."""
         self.write_devices()
         return await super().scraped_as(accept)
 

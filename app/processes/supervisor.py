@@ -35,15 +35,15 @@ from app.processes.worker import (
     PARTLY_READY,
     READY,
     ROOM,
+    SIGNALS,
     ClosedConnections,
     Place,
     Shared,
 )
 from app.serving.claims import Claims
+from models.command_lines import USAGE_EXIT_CODE
 
 LOG = structlog.get_logger(__name__)
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
-USAGE_EXIT_CODE = 2  # of a worker whose settings do not fit this machine
 RESTART_DELAYS_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)  # the last one repeats
 STEADY_S = 60.0  # after a life of this length, a worker is restarted with the first delay
 CLOSE_S = 10.0  # from the end of the drain budget until the remaining workers are killed

@@ -29,6 +29,7 @@ PARTLY_READY = b"p"  # the models work that it needs, but other ones do not
 NOT_READY = b"n"  # some of the models do not work that it needs
 FULL = b"f"  # to the parent: no descriptor is free for another connection
 ROOM = b"r"  # to the parent: connections may follow again
+SIGNALS = (signal.SIGTERM, signal.SIGINT)  # that stop a server
 COUNT = struct.Struct("=Q")
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -240,9 +241,9 @@ def obey_parent_alone(parent: int) -> None:
     Some supervisors send both to a whole group of processes; the parent orders its workers to stop,
     after the last connection.
     """
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # drops a pending signal
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))  # see the parent
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # see the parent
     if sys.platform == "linux":  # on other systems the loop notices that the channel closed
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent ended before that

@@ -68,7 +68,6 @@ class HandlerArtifact:
     signed_by: str | None = None
 
     def read(self, name: FileName) -> bytes:
-        """See `Artifact.read`."""
         return _read(self, name)
 
 

@@ -114,17 +114,14 @@ class OnDemandModel:
         self.problem: str | None = None
 
     def used(self) -> None:
-        """See `Demand`."""
         self.is_for_copies = False
         self._memory.count_use(self)
 
     def ask(self, allowed_s: float, *, for_copies: bool = False) -> None:
-        """See `Demand`."""
         self._ask(self, allowed_s, for_copies=for_copies)
 
     @property
     def may_load(self) -> bool:
-        """See `Demand`."""
         return not self.has_just_failed and self._memory.has_room(self)
 
     @property

@@ -184,7 +184,6 @@ class OnDemandModels:
             await self._make_room(None)
 
     def _ask(self, model: OnDemandModel, allowed_s: float, *, for_copies: bool) -> None:
-        """See `Demand.ask`."""
         name = model.model.plain
         if model.has_just_failed:
             raise ModelNotReady(f"model {name} could not be loaded: {model.problem}")

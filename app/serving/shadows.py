@@ -215,7 +215,6 @@ class Sampler:
         self._draw = draw
 
     def offer(self, item: Item, outputs: Arrays) -> None:
-        """See `Copies`."""
         if self._draw() < self._shadow.share:
             self._shadows.take(self._source, self._shadow, item, outputs)
 

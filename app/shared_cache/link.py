@@ -68,7 +68,6 @@ class Link(asyncio.Protocol):
         return len(self._waiting)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
         self._transport = cast(asyncio.Transport, transport)
 
     def send(self, commands: bytes, count: int, done: Callable[[Replies], None]) -> None:
@@ -106,7 +105,6 @@ class Link(asyncio.Protocol):
         return reply
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
         self._unread_bytes += len(data)
         new = self._end_of_data + data
         self._end_of_data = new[-HEAD_BYTES:]
@@ -129,7 +127,6 @@ class Link(asyncio.Protocol):
             self._take(reply)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
         self._end("the connection was closed" if error is None else type(error).__name__)
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ from app.shared_cache.breaker import LATE, Breaker
 from app.shared_cache.envelope import WrongValue, decode, encode
 from app.shared_cache.link import Link, LinkError, Replies, packed
 from app.types import Arrays
+from models.timing import nothing
 
 LOG = structlog.get_logger(__name__)
 PREFIX = b"torchlane:"  # of all keys, so that permissions can be granted for them
@@ -66,17 +67,14 @@ class RedisTier(SharedTier):
 
     @property
     def budget_s(self) -> float:
-        """See `SharedTier`."""
         return self._budget_s
 
     @property
     def is_open(self) -> bool:
-        """See `SharedTier`."""
         return self._reads.link is None
 
     @property
     def round_trip_s(self) -> float:
-        """See `SharedTier`."""
         return self._round_trip_s
 
     def start(self) -> None:
@@ -102,7 +100,7 @@ class RedisTier(SharedTier):
         link = self._reads.link
         if link is None:
             answered([NotFound.OPEN] * len(keys))
-            return _nothing
+            return nothing
         waiting, asked_at = [answered], time.monotonic()
 
         def replied(replies: Replies) -> None:
@@ -204,7 +202,3 @@ class RedisTier(SharedTier):
 
 async def _probe_write(link: Link) -> None:
     await link.ask("SET", PROBE_KEY, b"", "PX", "1000")
-
-
-def _nothing() -> None:
-    """Give up nothing."""

@@ -12,6 +12,7 @@ from app.sources.cache import Cache, remove_folder
 from app.sources.download import Download
 from app.sources.mirror import Mirror
 from app.types import ModelId
+from models.durable import replacing
 from models.integrity import MAX_SMALL_BYTES, Untrusted, Verifier, read_any_artifact
 from models.manifest import DIGEST_FILE, MANIFEST_FILE, SIGNATURE_FILE, FileDigest
 from models.scratch import scratch_folder
@@ -77,7 +78,7 @@ class Fetcher:
             for name, file in files.items():
                 self._cache.link(file, staging / name)
             staging.chmod(0o755)
-            target = self._mirror.path_of(model)
+            target = self._mirror.repository / key
             remove_folder(target)
             target.parent.mkdir(exist_ok=True)
             staging.rename(target)
@@ -88,20 +89,19 @@ class Fetcher:
             seconds=round(time.monotonic() - began, 1),
         )
 
-    async def renew_signature(self, folder: Path, key: str) -> None:
+    async def renew_signature(self, key: str) -> None:
         """Replace the signature of a version by the one in the store, or remove it.
 
         One that the trusted keys do not accept, or that is missing, replaces none.
 
         Args:
-            folder: of the version, here.
-            key: of the version, in the store.
+            key: MODEL/VERSION.
 
         Raises:
             StoreError: if the store does not answer.
             OSError: if it cannot be written.
         """
-        signature = await self._signature(key)
+        signature, folder = await self._signature(key), self._mirror.repository / key
         if self._verifier is not None:
             try:
                 self._verifier.verify((folder / MANIFEST_FILE).read_bytes(), signature)
@@ -112,9 +112,8 @@ class Fetcher:
         if signature is None:
             file.unlink(missing_ok=True)
             return
-        new = folder / f".{SIGNATURE_FILE}.tmp"
-        new.write_bytes(signature)
-        new.replace(file)
+        with replacing(file) as new:
+            new.write(signature)
 
     async def _signature(self, key: str) -> bytes | None:
         """The signature of a version in the store; None if it has none."""

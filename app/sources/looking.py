@@ -10,12 +10,13 @@ from functools import partial
 
 import structlog
 
+from app.serving.version_policy import VersionPolicy
 from app.sources.cache import Cache, NoRoom, is_full, remove_folder
 from app.sources.download import Damaged
 from app.sources.fetcher import Fetcher, Refused
 from app.sources.listing import Listed, Listing, listing_of
 from app.sources.mirror import Mirror
-from app.sources.room import Select, make_room
+from app.sources.room import make_room
 from app.sources.state import MirroredVersion, State
 from app.sources.tries import Tries
 from app.sources.wants import Wants, wants_of_all
@@ -42,7 +43,6 @@ class Looking:
         mirror: its mirror.
         cache: contains the files.
         verifier: checks signatures before anything else is read; None: nothing is checked.
-        select: applies a version policy.
         gone_after_s: a version is removed once every listing for this many seconds has lacked it.
     """
 
@@ -52,14 +52,12 @@ class Looking:
         mirror: Mirror,
         cache: Cache,
         verifier: Verifier | None,
-        select: Select,
         gone_after_s: float,
     ) -> None:
         self._store = store
         self._mirror = mirror
         self._cache = cache
         self._fetcher = Fetcher(store, mirror, cache, verifier)
-        self._select = select
         self._gone_after_s = gone_after_s
         self._is_first = True
         self._state = State()
@@ -186,8 +184,7 @@ class Looking:
             NoRoom: if it does not fit beside what is wanted.
         """
         versions = self._state.versions
-        arguments = (self._cache, self._mirror, self._select, (str(coming), files), versions)
-        for key in make_room(*arguments):
+        for key in make_room(self._cache, self._mirror, (str(coming), files), versions):
             del versions[key]
             self._mirror.state.write(self._state)
             LOG.info("source_version_evicted", model=key)
@@ -203,7 +200,7 @@ class Looking:
         for wants in self._wants:
             if wants.models is not None and name not in wants.models:
                 continue
-            wanted, good = self._select(wants.policy, name, numbers), 0
+            wanted, good = VersionPolicy.parse(wants.policy).wanted(name, numbers), 0
             for number in wanted.candidates:
                 if good >= wanted.most or number not in numbers:
                     continue
@@ -260,7 +257,7 @@ class Looking:
             if content is not None:
                 known = await self._take(model, content, listed, known)
         if known is not None and known.signature != listed.signature:
-            await self._fetcher.renew_signature(self._mirror.path_of(model), key)
+            await self._fetcher.renew_signature(key)
             known.signature = listed.signature
 
     async def _take(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from app.sources.state import StateFile
 from app.types import ModelId
+from models.durable import locked
 from models.manifest import MANIFEST_FILE
 from models.stores.urls import StoreUrl
 
@@ -44,22 +45,14 @@ class MirrorFolder:
         for each in (self.repository, self.partials, self.wants, self.damaged):
             each.mkdir(parents=True, exist_ok=True)
 
-    def lock(self) -> int | None:
-        """Become the process that keeps the mirror; None: another one is.
-
-        Returns:
-            A descriptor, which holds the lock until it is closed or the process ends.
+    def kept(self) -> contextlib.AbstractContextManager[None]:
+        """Be the process that keeps the mirror during a block.
 
         Raises:
-            OSError: if the file cannot be opened.
+            BlockingIOError: if another process is.
+            OSError: if its file cannot be opened.
         """
-        descriptor = os.open(self.folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        return descriptor
+        return locked(self.folder / LOCK_FILE)
 
 
 class Mirror(MirrorFolder):
@@ -76,10 +69,6 @@ class Mirror(MirrorFolder):
         name = hashlib.sha256(f"{url}\n{whose}".encode()).hexdigest()[:24]
         super().__init__(cache / MIRRORS / name)
         self.url = url
-
-    def path_of(self, model: ModelId) -> Path:
-        """The folder of a version."""
-        return self.repository / model.name / str(model.version)
 
     def manifests(self) -> dict[str, Path]:
         """The manifest of each version, by MODEL/VERSION; removes what a kill has left behind.

@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
 
+from app.serving.version_policy import VersionPolicy
 from app.sources.cache import Cache
 from app.sources.mirror import Mirror, MirrorFolder, mirrors_of
 from app.sources.wants import Wants, wants_of_all
 from models.manifest import FileDigest
 
 
-class Wanted(Protocol):
-    """See `app.serving.version_policy.Wanted`."""
-
-    @property
-    def candidates(self) -> tuple[int, ...]: ...
-    @property
-    def most(self) -> int: ...
-
-
-# (policy, model, its versions, newest first) -> the versions that the policy serves.
-Select = Callable[[str, str, list[int]], Wanted]
-
-
 def make_room(
     cache: Cache,
     mirror: Mirror,
-    select: Select,
     coming: tuple[str, Mapping[str, FileDigest]],
     there: Collection[str],
 ) -> list[str]:
@@ -42,7 +27,6 @@ def make_room(
     Args:
         cache: contains the files.
         mirror: gets the version.
-        select: applies a version policy.
         coming: MODEL/VERSION, and its files.
         there: what the mirror has.
 
@@ -54,7 +38,7 @@ def make_room(
         OSError: if the cache cannot be read.
     """
     key, files = coming
-    wanted = {key} | _wanted(wants_of_all(mirror.wants), [*there, key], select)
+    wanted = {key} | _wanted(wants_of_all(mirror.wants), [*there, key])
     oldest_first = sorted({*there} - wanted, key=lambda version: int(version.rpartition("/")[2]))
     own = {mirror.repository / version: version for version in oldest_first}
     with contextlib.ExitStack() as locks:
@@ -69,14 +53,15 @@ def make_room(
     return [own[folder] for folder in gone if folder in own]
 
 
-def _wanted(all_wants: Iterable[Wants], there: Iterable[str], select: Select) -> set[str]:
+def _wanted(all_wants: Iterable[Wants], there: Iterable[str]) -> set[str]:
     """The versions that living processes want, of those that are there."""
     numbers = _by_model(there)
     wanted: set[str] = set()
     for wants in all_wants:
         wanted |= wants.versions
+        policy = VersionPolicy.parse(wants.policy)
         for name, each in numbers.items():
-            found = select(wants.policy, name, each)
+            found = policy.wanted(name, each)
             wanted |= {f"{name}/{number}" for number in found.candidates[: found.most]}
     return wanted
 
@@ -86,12 +71,9 @@ def _unused(cache: Path, own: Mirror, locks: contextlib.ExitStack) -> Iterator[M
     others = [each for each in mirrors_of(cache) if each.folder != own.folder]
     for other in sorted(others, key=lambda each: each.state.read().looked_at):
         try:
-            lock = other.lock()
-        except OSError:  # another user's
+            locks.enter_context(other.kept())
+        except OSError:  # a process keeps it, or it is another user's
             continue
-        if lock is None:
-            continue
-        locks.callback(os.close, lock)
         locks.callback(other.create)  # a process that starts has done so already
         if not any(wants_of_all(other.wants)):
             yield other

@@ -9,20 +9,19 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import os
 import random
 import threading
 import time
 from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
 
 import structlog
 
 from app.sources.cache import Cache
-from app.sources.config import SourceConfig
 from app.sources.looking import Looking
 from app.sources.mirror import Mirror
 from app.sources.repository import MirroredRepository
-from app.sources.room import Select
 from app.sources.state import State
 from app.sources.wants import OwnWants, Wants
 from app.threads import in_thread, lower_priority
@@ -30,6 +29,7 @@ from app.types import ModelId
 from models.integrity import Verifier
 from models.stores.choose import open_store
 from models.stores.errors import StoreError
+from models.stores.urls import StoreUrl
 
 LOG = structlog.get_logger(__name__)
 TICK_S = 0.25  # between checks whether a look is due or was asked for
@@ -41,13 +41,37 @@ GONE_S = 5.0  # the least time for which listings must lack a version that then 
 CLOSE_S = 5.0
 
 
+@dataclass(frozen=True, slots=True)
+class SourceConfig:
+    """Configuration of a source.
+
+    Attributes:
+        url: of the repository in the store.
+        cache: folder of the cache.
+        cache_bytes: the most bytes in it.
+        cache_setting: name of the setting with that limit, for messages.
+        poll_s: seconds between two looks; 0: only on request.
+        policy: TORCHLANE_VERSIONS.
+        models: the only models that are wanted; None: all.
+        whose: see `Mirror`.
+    """
+
+    url: StoreUrl
+    cache: Path
+    cache_bytes: int
+    cache_setting: str
+    poll_s: float
+    policy: str
+    models: tuple[str, ...] | None = None
+    whose: str = ""
+
+
 class Source:
     """A store whose versions this process serves from a mirror.
 
     Args:
         config: see `SourceConfig`.
         verifier: checks signatures; None: nothing is checked.
-        select: applies a version policy.
 
     Raises:
         OSError: if the cache cannot be written.
@@ -56,10 +80,9 @@ class Source:
         repository: the mirror.
     """
 
-    def __init__(self, config: SourceConfig, verifier: Verifier | None, select: Select) -> None:
+    def __init__(self, config: SourceConfig, verifier: Verifier | None) -> None:
         self._config = config
         self._verifier = verifier
-        self._select = select
         self._cache = Cache(config.cache, config.cache_bytes, config.cache_setting)
         self._mirror = Mirror(config.cache, config.url, config.whose)
         self._mirror.create()
@@ -214,11 +237,8 @@ class Source:
         self._loop, self._keeping = asyncio.get_running_loop(), asyncio.current_task()
         while not self._closed:
             try:
-                if (lock := self._mirror.lock()) is not None:
-                    try:
-                        await self._hold()
-                    finally:
-                        os.close(lock)
+                with contextlib.suppress(BlockingIOError), self._mirror.kept():
+                    await self._hold()
             except Exception as error:  # it is tried again: what is served does not depend on it
                 if repr(error) != self._failed:
                     LOG.error("source_failed", url=self.shown, exc_info=error)
@@ -253,8 +273,7 @@ class Source:
         """
         store = open_store(self._config.url)
         gone_after_s = max(GONE_S, self._config.poll_s / 2)
-        arguments = (store, self._mirror, self._cache, self._verifier, self._select, gone_after_s)
-        return Looking(*arguments)
+        return Looking(store, self._mirror, self._cache, self._verifier, gone_after_s)
 
     def _failed_look(self, ticket: int, error: StoreError | OSError) -> State:
         """The state after a look that could not end, which other processes also get to know."""

@@ -133,7 +133,6 @@ class Spans:
         self.may_want = gate.may_want
 
     def wants(self, trace: RequestTrace, fields: Mapping[bytes, bytes]) -> Token | None:
-        """See `Sink`."""
         context = NO_PARENT
         if any(field in fields for field in self._parent_fields):
             context = self._propagator.extract(fields, NO_PARENT, _FIELDS)
@@ -158,7 +157,6 @@ class Spans:
         return Token(span, format_trace_id(own.trace_id), format_span_id(own.span_id))
 
     def batch_ended(self, record: BatchRecord) -> None:
-        """See `Sink`."""
         tokens = [trace.token(self) for trace in record.traces]
         spans = [each.kept for each in tokens if each is not None and isinstance(each.kept, Span)]
         if not spans:

@@ -35,9 +35,9 @@ from export.reading.mar import (
 )
 from export.reading.onnx_files import is_onnx, serving
 from export.reading.programs import Program
+from export.reading.text_files import read_text
 from export.variants.graphs import OnnxModule
 from export.variants.torchscript import to_torchscript
-from models.byte_order import NotUtf8Error, strip_byte_order_mark
 from models.definitions.definition import Definition
 from models.local_paths import NotLocal, local_path
 from models.tensors import TensorSpec
@@ -282,16 +282,10 @@ def _output_options(args: argparse.Namespace) -> tuple[tuple[str, ...], str | No
 
 
 def _read_labels(file: Path) -> tuple[str, ...]:
-    data = _read(file)
-    if len(data) > MAX_LABELS_BYTES:
-        raise UsageError(f"{file} has {len(data):,} bytes; at most {MAX_LABELS_BYTES:,} are read")
+    text = read_text("--labels", file, MAX_LABELS_BYTES)
     try:
-        data = strip_byte_order_mark(data)
-        if data.lstrip()[:1] in (b"[", b"{"):
-            return labels_of(parse_json(data, file.name), file.name)
-        lines = data.decode().rstrip().splitlines()
-        return labels_of([line.strip() for line in lines], file.name)
-    except NotUtf8Error as error:
-        raise UsageError(f"--labels: {file.name} is not UTF-8: {error}") from error
-    except (ExportError, UnicodeDecodeError) as error:
+        if text.lstrip()[:1] in ("[", "{"):
+            return labels_of(parse_json(text, file.name), file.name)
+        return labels_of([line.strip() for line in text.rstrip().splitlines()], file.name)
+    except ExportError as error:
         raise UsageError(f"--labels: {error}") from error

@@ -14,9 +14,9 @@ from pydantic import JsonValue
 
 from export.errors import UsageError
 from export.options.adoption import EXAMPLE_FORMATS
+from export.reading.text_files import lines_of, read_text
 from models.audio import decode_sound, item_of, open_sound
 from models.bounds import at_sizes, mismatch, out_of_range, shared_axes
-from models.byte_order import NotUtf8Error, strip_byte_order_mark
 from models.codec_specs import AudioCodecSpec, CodecSpec, ImageCodecSpec, TextCodecSpec
 from models.padding import padding_of
 from models.pictures import PictureError
@@ -79,8 +79,6 @@ def find(path: Path, contract: InputContract) -> ItemSource:
         source = READERS[kind](path, contract)
     except OSError as error:
         raise UsageError(f"--examples {path}: {error.strerror or error}") from error
-    except (NotUtf8Error, UnicodeDecodeError) as error:
-        raise UsageError(f"--examples {path} is not UTF-8: {error}") from error
     if not source.count:
         raise UsageError(f"--examples {path} is empty: give some real inputs")
     return source
@@ -150,18 +148,6 @@ def _fitting(spec: TensorSpec, value: Any) -> Array:
     if kinds[1] == "i" and not np.array_equal(result, array):
         raise ValueError(f"{spec.name!r} has numbers outside of {spec.dtype}")
     return result
-
-
-def lines_of(data: bytes) -> list[str]:
-    """Return the lines of a text file, whose last one may lack its end.
-
-    Raises:
-        NotUtf8Error, UnicodeDecodeError: if it is not UTF-8.
-    """
-    text = (
-        strip_byte_order_mark(data).decode().replace("\r\n", "\n")
-    )  # other characters do not end a line
-    return text.removesuffix("\n").split("\n") if text else []
 
 
 def _of_file(data: bytes, contract: InputContract) -> Arrays:
@@ -339,7 +325,7 @@ def _of_rows(
 
 def _texts(file: Path, contract: InputContract) -> ItemSource:
     rows = []
-    for number, line in enumerate(lines_of(file.read_bytes()), start=1):
+    for number, line in enumerate(lines_of(read_text("--examples", file, MAX_FILE_BYTES)), start=1):
         if not line.strip():
             raise UsageError(f"--examples {file}, line {number} is empty: remove it")
         rows.append({TEXT: line})
@@ -348,7 +334,7 @@ def _texts(file: Path, contract: InputContract) -> ItemSource:
 
 def _objects(file: Path, contract: InputContract) -> ItemSource:
     rows = []
-    for number, line in enumerate(lines_of(file.read_bytes()), start=1):
+    for number, line in enumerate(lines_of(read_text("--examples", file, MAX_FILE_BYTES)), start=1):
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:

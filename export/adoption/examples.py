@@ -13,11 +13,11 @@ import numpy as np
 import torch
 
 from export.adoption.example_files import (
+    MAX_FILE_BYTES,
     InputContract,
     ItemSource,
     check_limits,
     find,
-    lines_of,
     read,
 )
 from export.errors import UsageError
@@ -26,7 +26,7 @@ from export.probing.examples import Examples, Shapes, bytes_of, shapes_of
 from export.probing.probing import Findings
 from export.probing.samples import Samples
 from export.reading.declared import change_axes, units_of
-from models.byte_order import NotUtf8Error
+from export.reading.text_files import lines_of, read_text
 from models.codec_specs import TextCodecSpec
 from models.definitions.definition import Definition, HeldOut
 from models.forms import input_tensors
@@ -86,7 +86,8 @@ def read_examples(args: argparse.Namespace, contract: InputContract) -> RealInpu
         return None
     source = find(path, contract)
     if file is not None:
-        source = replace(source, labels=_lines(file))
+        text = read_text("--example-labels", file, MAX_FILE_BYTES)
+        source = replace(source, labels=[each.strip() for each in lines_of(text)])
     indices, items, repeats = _read(source, contract.inputs)
     if len(items) < 2:
         raise UsageError(
@@ -259,15 +260,6 @@ def _together(items: Sequence[Arrays], definition: Definition) -> Arrays:
             "padded dimension; leave out the labels, or declare one with --pad"
         )
     return padding.stack(items)
-
-
-def _lines(file: Path) -> list[str]:
-    try:
-        return [line.strip() for line in lines_of(file.read_bytes())]
-    except OSError as error:
-        raise UsageError(f"--example-labels {file}: {error.strerror}") from error
-    except (NotUtf8Error, UnicodeDecodeError) as error:
-        raise UsageError(f"--example-labels {file} is not UTF-8: {error}") from error
 
 
 def _indices(source: ItemSource, definition: Definition, where: Path) -> Array | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
-import mimetypes
 import re
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from models.handlers import (
     HandlerLimits,
     HandlerManifest,
     declared_tensors,
+    media_type_of,
     pack_code,
 )
 from models.manifest import SCHEMA_VERSION
@@ -39,15 +39,6 @@ from torchlane.handlers.declarations import read_tensors
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 CONCURRENCY = 8  # threads
 CONCURRENT = 32  # of `async def predict`: as many calls of a model may share a batch
-MEDIA_TYPES = {  # as the native contract names them
-    ".json": "application/json",
-    ".npy": "application/x-npy",
-    ".npz": "application/x-npz",
-    ".wav": "audio/wav",
-    ".flac": "audio/flac",
-    ".webp": "image/webp",
-    ".txt": "text/plain",
-}
 
 
 def run(args: argparse.Namespace, console: Console) -> None:
@@ -278,7 +269,7 @@ def _media_type(path: Path, option: str | None) -> str:
         if not MEDIA_TYPE.fullmatch(option) or len(option) > MAX_MEDIA_TYPE:
             raise UsageError(f"--media-type must be a type such as image/png, got {option[:80]!r}")
         return option
-    guess = MEDIA_TYPES.get(path.suffix.lower()) or mimetypes.guess_type(path.name)[0]
+    guess = media_type_of(path)
     if guess is None:
         raise UsageError(
             f"--example {path}: the media type of {path.suffix or 'this file'} is unknown; name it "

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import get_args
 
-from export import values
 from export.options.artifacts import add_artifact
 from export.options.payloads import add_categories, add_codec, add_pictured
 from models.choices import Pooling, TextTask, Tower
+from models.command_lines import positive
 from models.local_paths import local_path
 
 DESCRIPTION = """\
@@ -131,7 +131,7 @@ def _add_huggingface(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--max-tokens",
-        type=values.positive,
+        type=positive,
         metavar="N",
         help="most tokens of one item (default: from the files)",
     )

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import get_args
 
-from export import values
 from models.choices import MAX_BATCH, Precision
+from models.command_lines import names, points, positive, share
 from models.local_paths import local_path
 from models.stores.urls import writable_place
 
@@ -82,14 +82,14 @@ def add_folder(parser: argparse.ArgumentParser) -> None:
 def _add_variants(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--variants",
-        type=values.names,
+        type=names,
         metavar="A,B",
         help=f"which variants to build, of {', '.join(VARIANTS)} (default: all that the model and "
         "this machine allow; trace only if script fails)",
     )
     parser.add_argument(
         "--max-accuracy-drop",
-        type=values.points,
+        type=points,
         default=0.5,
         metavar="POINTS",
         help="leave out variants that lose more accuracy than this, in hundredths (default: 0.5)",
@@ -123,7 +123,7 @@ def _add_tuning(parser: argparse.ArgumentParser, *, again: bool = False) -> None
     )
     parser.add_argument(
         "--max-batch-size",
-        type=values.positive,
+        type=positive,
         metavar="N",
         help=f"time batches of up to N (default: the largest of its plan, else {MAX_BATCH})"
         if again
@@ -133,7 +133,7 @@ def _add_tuning(parser: argparse.ArgumentParser, *, again: bool = False) -> None
     )
     parser.add_argument(
         "--threads",
-        type=values.positive,
+        type=positive,
         metavar="N",
         help="time with N threads on the CPU (default: as many as a server with one replica uses: "
         "all usable cores but one)",
@@ -147,7 +147,7 @@ def _add_tuning(parser: argparse.ArgumentParser, *, again: bool = False) -> None
         )
         parser.add_argument(
             "--integer-share",
-            type=values.share,
+            type=share,
             default=INTEGER_SHARE,
             metavar="SHARE",
             help="how many of an item's integers in an output may differ, such as the classes of "

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from export import values
 from export.options.artifacts import add_out
+from models.command_lines import positive
 from models.local_paths import local_path
 
 DESCRIPTION = (
@@ -68,14 +68,14 @@ def add_handler(parser: argparse.ArgumentParser) -> None:
 def _add_limits(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--processes",
-        type=values.positive,
+        type=positive,
         default=1,
         metavar="N",
         help="processes that run it, in each process of the server (default: 1)",
     )
     parser.add_argument(
         "--concurrency",
-        type=values.positive,
+        type=positive,
         metavar="N",
         help="requests that run at once in a process (default: 32 of `async def predict`, else 8; "
         "of an archive, always 1)",
@@ -89,21 +89,21 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--memory",
-        type=values.positive,
+        type=positive,
         default=2048,
         metavar="MIB",
         help="MiB of memory of one process with its children; more ends it (default: 2048)",
     )
     parser.add_argument(
         "--queue-limit",
-        type=values.positive,
+        type=positive,
         default=256,
         metavar="N",
         help="requests that may wait for a process; more are rejected (default: 256)",
     )
     parser.add_argument(
         "--max-body-bytes",
-        type=values.positive,
+        type=positive,
         metavar="N",
         help="the largest body of a request (default: the server's limit)",
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from export import values
 from export.options.artifacts import add_folder
+from models.command_lines import names, positive, positives
 from models.local_paths import local_path
 
 PROFILE = (
@@ -26,20 +26,20 @@ def add_profile(parser: argparse.ArgumentParser) -> None:
     add_folder(parser)
     parser.add_argument(
         "--variant",
-        type=values.names,
+        type=names,
         metavar="A,B",
         help="record all forms of these variants (default: the form that a server runs)",
     )
     parser.add_argument(
         "--batch-size",
-        type=values.positives,
+        type=positives,
         default=BATCH_SIZES,
         metavar="A,B",
         help=f"items of a batch (default: {BATCH_SIZES})",
     )
     parser.add_argument(
         "--length",
-        type=values.positive,
+        type=positive,
         metavar="N",
         help="items of this length, such as tokens of a text (default: as in the golden examples)",
     )
@@ -48,13 +48,13 @@ def add_profile(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--threads",
-        type=values.positive,
+        type=positive,
         metavar="N",
         help="compute with N threads on the CPU (default: as many as a server with one replica)",
     )
     parser.add_argument(
         "--rows",
-        type=values.positive,
+        type=positive,
         default=ROWS,
         metavar="N",
         help=f"operators in each table (default: {ROWS})",
@@ -70,4 +70,4 @@ def add_profile(parser: argparse.ArgumentParser) -> None:
 def add_compare(parser: argparse.ArgumentParser) -> None:
     """Add the options of `torchlane compare`."""
     for name, default, what in (("rounds", ROUNDS, "of all forms"), ("threads", 1, "of torch")):
-        parser.add_argument(f"--{name}", type=values.positive, default=default, help=what)
+        parser.add_argument(f"--{name}", type=positive, default=default, help=what)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from export import values
+from models.command_lines import amount, positive
 from models.local_paths import local_path
 
 DESCRIPTION = "Train a model as its definition declares it; writes RUN/best.ckpt and its curves."
@@ -15,7 +15,7 @@ LOGGERS = ("csv", "tensorboard")
 
 def add_train(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `torchlane train`."""
-    whole = values.positive
+    whole = positive
     parser.add_argument("model", help="the model to train, a name in the catalog")
     parser.add_argument(
         "--out", type=local_path, required=True, metavar="RUN", help="the run's folder"
@@ -54,9 +54,7 @@ def add_train(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="update the weights once for N batches (default: 1)",
     )
-    parser.add_argument(
-        "--gradient-clip-val", type=values.amount, metavar="X", help="clip gradients at X"
-    )
+    parser.add_argument("--gradient-clip-val", type=amount, metavar="X", help="clip gradients at X")
     parser.add_argument(
         "--gradient-clip-algorithm",
         choices=("norm", "value"),
@@ -76,7 +74,7 @@ def add_train(parser: argparse.ArgumentParser) -> None:
         "--patience", type=whole, metavar="N", help="epochs without improvement (default: 3)"
     )
     parser.add_argument(
-        "--min-delta", type=values.amount, metavar="X", help="the least improvement (default: any)"
+        "--min-delta", type=amount, metavar="X", help="the least improvement (default: any)"
     )
     parser.add_argument(
         "--logger",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from pydantic import JsonValue, ValidationError
@@ -13,7 +12,7 @@ from pydantic import JsonValue, ValidationError
 from export.errors import UsageError
 from export.reading.codecs import first_of
 from export.reading.declared import DeclaredInput
-from models.byte_order import NotUtf8Error, strip_byte_order_mark
+from export.reading.text_files import read_text
 from models.categories import Categories, by_input
 from models.local_paths import NotLocal, local_path
 from models.manifest import MAX_MANIFEST_VALUES
@@ -113,16 +112,9 @@ def _pair(option: str, text: str) -> tuple[str, str]:
 
 def _names(path: str) -> list[str]:
     try:
-        file: Path = local_path(path)
-        if file.stat().st_size > MAX_FILE_BYTES:
-            raise UsageError(f"--categories: {file} has more than {MAX_FILE_BYTES:,} bytes")
-        text = strip_byte_order_mark(file.read_bytes()).decode()
+        text = read_text("--categories", local_path(path), MAX_FILE_BYTES)
     except NotLocal as error:
         raise UsageError(f"--categories: {error}") from error
-    except OSError as error:
-        raise UsageError(f"--categories: cannot read {path}: {error.strerror}") from error
-    except (NotUtf8Error, UnicodeDecodeError) as error:
-        raise UsageError(f"--categories: {path} is not UTF-8: {error}") from error
     names = [line.strip() for line in text.rstrip().replace("\r\n", "\n").split("\n")]
     if "" in names:
         raise UsageError(f"--categories: line {names.index('') + 1} of {path} is empty")

@@ -201,7 +201,7 @@ def labels_of(value: object, what: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def parse_json(data: bytes, what: str) -> object:
+def parse_json(data: str | bytes, what: str) -> object:
     """Parse a JSON file.
 
     Raises:

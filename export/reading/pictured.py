@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from export.errors import UsageError
 from export.reading.codecs import first_of
-from models.byte_order import NotUtf8Error, strip_byte_order_mark
+from export.reading.text_files import read_text
 from models.pictured import MAX_CLASSES, ImageOutput, MaskOutput
 from models.tensors import TensorSpec
 
@@ -66,16 +66,7 @@ def _form(text: str) -> tuple[str | None, ImageOutput | MaskOutput]:
 
 
 def _read_palette(file: Path) -> MaskOutput:
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}") from error
-    if len(data) > MAX_PALETTE_BYTES:
-        raise UsageError(f"{file} has {len(data):,} bytes; at most {MAX_PALETTE_BYTES:,} are read")
-    try:
-        lines = strip_byte_order_mark(data).decode().rstrip().splitlines()
-    except (NotUtf8Error, UnicodeDecodeError) as error:
-        raise UsageError(f"--palette: {file.name} is not UTF-8: {error}") from error
+    lines = read_text("--palette", file, MAX_PALETTE_BYTES).rstrip().splitlines()
     if not 1 <= len(lines) <= MAX_CLASSES:
         raise UsageError(
             f"--palette: {file.name} has {len(lines)} lines; it must have one for each class, 1 to "

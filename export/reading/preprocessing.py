@@ -21,7 +21,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from export.errors import UsageError
 from export.reading.mar import Defaults
-from models.byte_order import NotUtf8Error, strip_byte_order_mark
+from export.reading.text_files import read_text
 from models.choices import Fit, Interpolation
 from models.codec_specs import CropCorner, Fill
 from models.parts import Part
@@ -91,7 +91,7 @@ def apply(args: argparse.Namespace, defaults: Defaults) -> tuple[Defaults, tuple
         UsageError: if the file cannot be read, is in no known format, or says what is not possible.
     """
     file: Path = args.preprocess
-    steps = parse(_text(file), file.name)
+    steps = parse(read_text("--preprocess", file, MAX_BYTES), file.name)
     names = ("fit", "mean", "std", "interpolation", "resize_shorter", "fill")
     options = [name for name in names if getattr(args, name) is not None]
     for name, key in (("mean", "image_mean"), ("std", "image_std"), ("interpolation", "resample")):
@@ -136,19 +136,6 @@ def parse(text: str, what: str) -> Steps:
     if any(key.startswith(("do_", "image_")) for key in fields):
         return of_huggingface(fields, what)
     raise UsageError(f"--preprocess {what} is none of these: {FORMATS}")
-
-
-def _text(file: Path) -> str:
-    try:
-        with file.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
-        if len(data) > MAX_BYTES:
-            raise UsageError(f"--preprocess {file}: at most {MAX_BYTES:,} bytes are read")
-        return strip_byte_order_mark(data).decode()
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}") from error
-    except (NotUtf8Error, UnicodeDecodeError) as error:
-        raise UsageError(f"--preprocess {file.name} is not UTF-8: {error}") from error
 
 
 def _mapping(text: str) -> dict[str, Any]:

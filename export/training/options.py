@@ -14,6 +14,7 @@ from torch import nn
 
 from export.checkpoints import LAST
 from export.errors import UsageError
+from models.command_lines import flag_of
 from models.definitions.definition import Definition
 from models.definitions.training import Training
 from models.extras import check_extra
@@ -153,7 +154,7 @@ def _check_steps(args: argparse.Namespace, how: Training) -> None:
         raise UsageError("--gradient-clip-algorithm needs --gradient-clip-val")
     stopping = [each for each in STOPPING if getattr(args, each) is not None]
     if stopping and args.early_stopping is None:
-        raise UsageError(f"{flag(stopping[0])} needs --early-stopping METRIC")
+        raise UsageError(f"{flag_of(stopping[0])} needs --early-stopping METRIC")
     there = (*LOSSES, *how.metrics) if how.evaluation else LOSSES[:1]
     if stopping and args.early_stopping not in there:
         raise UsageError(
@@ -162,11 +163,6 @@ def _check_steps(args: argparse.Namespace, how: Training) -> None:
         )
     if "tensorboard" in (args.logger or ()):
         check_extra("--logger tensorboard", "tensorboard", ("tensorboard",))
-
-
-def flag(name: str) -> str:
-    """Return an option as it is written, by its name."""
-    return f"--{name.replace('_', '-')}"
 
 
 def check_pipeline(
@@ -182,7 +178,7 @@ def check_pipeline(
     wrong = "--compile" if args.compile else ""
     wrong = wrong or ("--precision 16-mixed" if args.precision == "16-mixed" else "")
     for each in ("accumulate_grad_batches", "gradient_clip_val"):
-        wrong = wrong or (flag(each) if getattr(args, each) is not None else "")
+        wrong = wrong or (flag_of(each) if getattr(args, each) is not None else "")
     if wrong:
         subject = f"the run began with {wrong}, which" if resumed else wrong
         raise UsageError(f"{subject} cannot be combined with --strategy pipeline")

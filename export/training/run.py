@@ -31,13 +31,14 @@ from export.training.learner import Learner
 from export.training.options import Processes
 from export.training.pipelines import PipelineLearner, PipelineStrategy
 from export.training.watching import NanWatch
+from models.command_lines import INTERRUPTED_EXIT_CODE, flag_of
 from models.definitions.definition import Definition
 from models.definitions.loading import BrokenDefinition
 from models.definitions.training import Diverged, Training
 
 RUN_OPTIONS = ("epochs", "batch", "seed")  # options that a resumed run cannot change
 FLAGS = {"epochs": "epochs", "batch": "batch_size", "seed": "seed"}
-FAILED, INTERRUPTED = 1, 130  # the shell's convention for SIGINT
+FAILED = 1
 
 
 def train(
@@ -89,7 +90,7 @@ def train(
         raise ExportError(f"training {args.model} fails: {reason(error)}") from error
     if keeper.stopped:
         message = f"stopped after step {learner.step} of {learner.total}; --resume continues there"
-        return INTERRUPTED, [message]
+        return INTERRUPTED_EXIT_CODE, [message]
     if not learner.is_over:
         message = f"stopped after step {learner.step} of {learner.total}"
         return FAILED, [f"{message}: a callback ended it before the first step of this start"]
@@ -136,7 +137,7 @@ def _training_of(args: Namespace, definition: Definition, checkpoint: Any) -> Tr
             if each != began.get(own):
                 earlier = f"with {began[own]}" if own in began else "without it"
                 raise UsageError(
-                    f"{options.flag(FLAGS.get(own, own))} {each}: the run began {earlier}; "
+                    f"{flag_of(FLAGS.get(own, own))} {each}: the run began {earlier}; "
                     "omit it, or start a new run"
                 )
         settings = {

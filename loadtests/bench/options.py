@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from loadtests.arguments import at_least_one
 from loadtests.bench.workloads import NAMES, OURS, SERVERS
+from models.command_lines import positive
 from models.local_paths import local_path
 
 ROUNDS, QUICK_ROUNDS = 7, 3
@@ -47,9 +47,9 @@ def add_bench(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"servers to measure with ours: {', '.join(SERVERS)}",
     )
-    parser.add_argument("--rounds", type=at_least_one, help=f"default: {ROUNDS}")
+    parser.add_argument("--rounds", type=positive, help=f"default: {ROUNDS}")
     parser.add_argument(
-        "--seconds", type=at_least_one, default=1, help="per turn, a whole number; default: 1"
+        "--seconds", type=positive, default=1, help="per turn, a whole number; default: 1"
     )
     parser.add_argument(
         "--quick",

@@ -21,9 +21,10 @@ from loadtests.reports import Json, check_writable, conditions, warnings, write
 from loadtests.traffic.reference_inputs import ask
 from loadtests.traffic.target import Target, learn
 from loadtests.traffic.workloads import workload
+from models.command_lines import INTERRUPTED_EXIT_CODE
 from models.resources import usable_cores
 
-OK, FAILED, INTERRUPTED = 0, 1, 130
+OK, FAILED = 0, 1
 RUN_SETTLE_S = 1.0  # load before the measured time of a run
 OTHER_FILES = 64  # open in addition to the connections: libraries, event loop, output
 
@@ -106,7 +107,7 @@ def exit_code(result: SearchResult, min_capacity: float | None, console: Console
     result.
     """
     if result.end == "interrupted":
-        return INTERRUPTED
+        return INTERRUPTED_EXIT_CODE
     capacity = result.answer.capacity_per_s
     if capacity is None or result.end in ("wrong answers", "unreachable"):
         return FAILED

@@ -6,9 +6,9 @@ import argparse
 import os
 from pathlib import Path
 
-from loadtests.arguments import above_zero, at_least_one, from_zero, share
 from loadtests.bench.options import add_comparison
 from loadtests.bench.workloads import DIGITS
+from models.command_lines import amount, count, positive, share
 from models.local_paths import local_path
 
 # As in `loadtests.traffic.workloads`, whose imports take long.
@@ -26,19 +26,19 @@ def _add_common(parser: argparse.ArgumentParser, out: str) -> None:
     parser.add_argument("--model", help="default: the server's own default model")
     parser.add_argument("--workload", choices=WORKLOADS, default="unique")
     parser.add_argument("--arrivals", choices=("poisson", "uniform"), default="poisson")
-    parser.add_argument("--slo-ms", type=above_zero, default=50.0, help="highest p99 (default: 50)")
+    parser.add_argument("--slo-ms", type=amount, default=50.0, help="highest p99 (default: 50)")
     parser.add_argument(
         "--timeout-s",
-        type=above_zero,
+        type=amount,
         default=2.0,
         help="a request without an answer after this time has failed (default: 2)",
     )
     parser.add_argument(
-        "--connections", type=at_least_one, default=512, help="most at once (default: 512)"
+        "--connections", type=positive, default=512, help="most at once (default: 512)"
     )
     parser.add_argument(
         "--seed",
-        type=from_zero,
+        type=count,
         default=int.from_bytes(os.urandom(4)),
         help="of arrivals and inputs (default: random; with a reused seed, the server's cache "
         "already has the answers)",
@@ -58,31 +58,31 @@ def _add_common(parser: argparse.ArgumentParser, out: str) -> None:
 def add_search(parser: argparse.ArgumentParser) -> None:
     _add_common(parser, "reports/capacity")
     parser.add_argument(
-        "--budget-s", type=above_zero, default=120.0, help="of the whole search (default: 120)"
+        "--budget-s", type=amount, default=120.0, help="of the whole search (default: 120)"
     )
     parser.add_argument(
-        "--start-rate", type=above_zero, default=100.0, help="first rate tried (default: 100)"
+        "--start-rate", type=amount, default=100.0, help="first rate tried (default: 100)"
     )
     parser.add_argument(
         "--max-rate", type=a_rate, default=20_000.0, help="highest rate (default: 20000)"
     )
     parser.add_argument(
         "--min-capacity",
-        type=above_zero,
+        type=amount,
         help="exit code 1 below this rate in requests/s, or if the capacity is not confirmed",
     )
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
     _add_common(parser, "reports/run")
-    parser.add_argument("--rate", type=above_zero, required=True, help="requests per second")
-    parser.add_argument("--seconds", type=above_zero, default=10.0, help="time (default: 10)")
-    parser.add_argument("--fail-p99-ms", type=above_zero, help="exit code 1 above this")
+    parser.add_argument("--rate", type=amount, required=True, help="requests per second")
+    parser.add_argument("--seconds", type=amount, default=10.0, help="time (default: 10)")
+    parser.add_argument("--fail-p99-ms", type=amount, help="exit code 1 above this")
 
 
 def a_rate(text: str) -> float:
     """Parse a rate at which a search can end."""
-    value = above_zero(text)
+    value = amount(text)
     if value < LOWEST_RATE_PER_S:
         raise argparse.ArgumentTypeError(f"{text!r} is below {LOWEST_RATE_PER_S:g}")
     return value
@@ -101,23 +101,23 @@ def add_overload(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--loads",
         nargs="+",
-        type=above_zero,
+        type=amount,
         default=LOADS,
         metavar="TIMES",
         help="multiples of the capacity (default: 0.7 1 2 4)",
     )
     parser.add_argument(
         "--seconds",
-        type=above_zero,
+        type=amount,
         help="time per load (default: 5); 8 times as long below capacity, else 3 times for linear",
     )
     parser.add_argument(
-        "--budget-s", type=above_zero, help="time per search for a capacity (default: 20)"
+        "--budget-s", type=amount, help="time per search for a capacity (default: 20)"
     )
     parser.add_argument(
-        "--deadline-ms", type=at_least_one, default=100, help="of each request (default: 100)"
+        "--deadline-ms", type=positive, default=100, help="of each request (default: 100)"
     )
     parser.add_argument(
-        "--item-ms", type=above_zero, default=ITEM_MS, help="cost in the linear model (default: 5)"
+        "--item-ms", type=amount, default=ITEM_MS, help="cost in the linear model (default: 5)"
     )
     add_comparison(parser)

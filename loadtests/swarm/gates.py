@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from loadtests.arguments import above_zero, share
+from models.command_lines import amount, share
 
 
 def broken_gates(runner: Any, options: argparse.Namespace) -> list[str]:
@@ -46,7 +46,7 @@ def broken_gates(runner: Any, options: argparse.Namespace) -> list[str]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("Gates: exit code 1 if one is broken")
     group.add_argument(
-        "--fail-p99-ms", type=above_zero, help="if the 99th percentile of latency is above"
+        "--fail-p99-ms", type=amount, help="if the 99th percentile of latency is above"
     )
     group.add_argument(
         "--fail-ratio",
@@ -56,6 +56,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--fail-min-rps",
-        type=above_zero,
+        type=amount,
         help="if fewer requests per second were answered correctly",
     )

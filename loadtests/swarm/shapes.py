@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from loadtests.arguments import at_least_one
+from models.command_lines import positive
 
 RAMP_STEPS = 10
 SPIKE_FLOOR = 10  # a spike rises from a tenth of its peak
@@ -44,12 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("ramp", "spike", "soak"),
         help="vary the number of users by a shape instead of --users",
     )
+    group.add_argument("--peak-users", type=positive, default=32, help="of --shape: most at once")
     group.add_argument(
-        "--peak-users", type=at_least_one, default=32, help="of --shape: most at once"
+        "--step-s", type=positive, default=10, help="of --shape: seconds per number of users"
     )
     group.add_argument(
-        "--step-s", type=at_least_one, default=10, help="of --shape: seconds per number of users"
-    )
-    group.add_argument(
-        "--soak-s", type=at_least_one, default=600, help="of --shape soak: seconds at the peak"
+        "--soak-s", type=positive, default=600, help="of --shape soak: seconds at the peak"
     )

@@ -115,7 +115,6 @@ class LibraryStore(Store):
         """The library's object for the repository; nothing is sent."""
 
     async def entries(self, limit: int, below: str | None = None) -> AsyncIterator[Entry]:
-        """See `Store.entries`."""
         import obstore  # noqa: PLC0415 # an extra
 
         with self._translated(None):
@@ -130,7 +129,6 @@ class LibraryStore(Store):
                     yield Entry(each["path"], each["e_tag"])
 
     async def read_unless(self, key: str, limit: int, etag: str | None) -> Content | None:
-        """See `Store.read_unless`."""
         return await self._read_from(self._store, key, limit, etag)
 
     async def _read_from(
@@ -155,7 +153,6 @@ class LibraryStore(Store):
         return None
 
     async def read_range(self, key: str, start: int, stop: int, size: int) -> list[memoryview]:
-        """See `Store.read_range`."""
         import obstore  # noqa: PLC0415 # an extra
 
         if (start, stop) == (0, size):

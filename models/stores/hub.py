@@ -40,7 +40,6 @@ class HubRepository(LibraryStore):
         return HTTPStore.from_url(address, client_options=options, retry_config=retries())
 
     async def entries(self, limit: int, below: str | None = None) -> AsyncIterator[Entry]:
-        """See `Store.entries`."""
         for entry in await asyncio.to_thread(self._listed, limit, below):
             yield entry
 

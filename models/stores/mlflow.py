@@ -93,17 +93,14 @@ class RegisteredModel(Store):
             yield Entry(f"{self._folder}/{name}", hashlib.sha256(data).hexdigest())
 
     async def read_unless(self, key: str, limit: int, etag: str | None) -> Content | None:
-        """See `Store.read_unless`."""
         files, name = self._inside(key)
         return Content((await files.read(name, limit)).data, None)
 
     async def read_range(self, key: str, start: int, stop: int, size: int) -> list[memoryview]:
-        """See `Store.read_range`."""
         files, name = self._inside(key)
         return await files.read_range(name, start, stop, size)
 
     async def stop_reading(self) -> None:
-        """See `Store.stop_reading`."""
         if self._files is not None:
             await self._files.stop_reading()
 
@@ -197,7 +194,6 @@ class ProxiedFiles(Store):
                 yield Entry(file.path.rpartition("/")[2], None)
 
     async def read_unless(self, key: str, limit: int, etag: str | None) -> Content | None:
-        """See `Store.read_unless`."""
         return Content(await self._server.get(self._at(key), {}, limit), None)
 
     async def read_range(self, key: str, start: int, stop: int, size: int) -> list[memoryview]:
@@ -217,7 +213,6 @@ class ProxiedFiles(Store):
             return [memoryview(data)]
 
     async def stop_reading(self) -> None:
-        """See `Store.stop_reading`."""
         opened, self._open = self._open, None
         if opened is not None:
             await opened[2].aclose()

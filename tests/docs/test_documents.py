@@ -14,7 +14,6 @@ from app.__main__ import main as serve
 from app.api.error_handlers import HTTP_CODES
 from app.api.errors import STATUS
 from app.api.page.snapshot import Change, read, snapshot, totals, version
-from app.flags import flag_of
 from app.metrics import Metrics
 from app.metrics.gauges import ModelGauges
 from app.registry.loaded_models import ModelState, VersionStatus
@@ -23,6 +22,7 @@ from app.registry.releases import Release, StopIf
 from app.serving.models_file import Entry, ModelsFile
 from app.settings import PREFIX, Settings
 from app.types import ModelId
+from models.command_lines import flag_of
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ("app", "export", "loadtests", "models")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from app.main import create_app
-from app.settings import Settings
+from app.settings import Settings, SettingsError
 from tests.artifacts import write_artifact
 from tests.integration.harness import Api, serving, settled
 from tests.keys import Pair, make_pair
@@ -139,5 +139,5 @@ class TestSignatures:
 
 def test_a_missing_file_of_trusted_keys_prevents_the_start(root: Path, tmp_path: Path) -> None:
     settings = Settings(model_dir=root, trusted_keys=tmp_path / "none.pem", _env_file=None)
-    with pytest.raises(ValueError, match=r"^TORCHLANE_TRUSTED_KEYS=.*none\.pem cannot be read"):
+    with pytest.raises(SettingsError, match=r"^TORCHLANE_TRUSTED_KEYS=.*none\.pem cannot be read"):
         create_app(settings)

@@ -12,7 +12,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.registry.repository import Repository
-from app.serving.version_policy import VersionPolicy
 from app.sources.cache import Cache
 from app.sources.download import PART
 from app.sources.looking import Looking
@@ -55,7 +54,6 @@ class Mirrored:
             self.mirror,
             Cache(cache, limit, "TORCHLANE_SOURCE_CACHE_BYTES"),
             verifier,
-            lambda policy, name, numbers: VersionPolicy.parse(policy).wanted(name, numbers),
             gone_after_s,
         )
 
@@ -477,11 +475,9 @@ async def test_the_limit_holds_over_all_mirrors_that_nobody_uses(
     state = await mirrored.look()
     assert "that TORCHLANE_SOURCE_CACHE_BYTES allows" in state.refused["m/2"]  # it is in use
     left.wants.close()
-    lock = left.mirror.lock()
-    assert lock is not None
-    state = await mirrored.look()
+    with left.mirror.kept():
+        state = await mirrored.look()
     assert list(state.refused) == ["m/2"]  # a process has it, which may be about to use it
-    os.close(lock)
     file = left.mirror.folder / "lock"
     file.rename(tmp_path / "lock")
     file.mkdir()  # as one of another user, it cannot be opened

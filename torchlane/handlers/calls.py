@@ -51,7 +51,6 @@ class Calls:
         self._open: dict[int, tuple[asyncio.Future[Frame], int]] = {}
 
     async def call(self, model: str, x: Any, version: int | None, *, arrays: bool) -> Any:
-        """See `Models`."""
         frame = await self._ask(model, version, encode_item(x), many=False, arrays=arrays)
         status, output = frame.meta.get("status", 200), frame.meta.get("output", "")
         return decode_reply(model, _encoded(frame), status, output)
@@ -59,12 +58,10 @@ class Calls:
     async def call_many(
         self, model: str, xs: Sequence[Any], version: int | None, *, arrays: bool
     ) -> list[Any]:
-        """See `Models`."""
         frame = await self._ask(model, version, encode_items(xs), many=True, arrays=arrays)
         return decode_replies(model, _encoded(frame), len(xs), frame.meta.get("output", ""))
 
     def wait_for(self, call: Coroutine[Any, Any, Any]) -> Any:
-        """See `Models`."""
         try:
             running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:

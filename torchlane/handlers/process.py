@@ -75,11 +75,9 @@ class Process(asyncio.Protocol):
     # The connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
         try:
             for frame in self._decoder.feed(data):
                 self._received(frame)

@@ -25,6 +25,5 @@ class ImageClassifier(VisionHandler):
         return self.topk
 
     def postprocess(self, data: Any) -> Any:
-        """See `BaseHandler`."""
         values, indices = torch.topk(torch.softmax(data, dim=1), self.topk, dim=1)
         return map_class_to_label(values.tolist(), self.mapping, indices.tolist())

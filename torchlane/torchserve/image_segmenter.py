@@ -15,7 +15,6 @@ class ImageSegmenter(VisionHandler):
     image_processing: Any = Prepared(256, 224, MEAN, STD)
 
     def postprocess(self, data: Any) -> Any:
-        """See `BaseHandler`."""
         best = torch.max(torch.softmax(data["out"], dim=1), dim=1)
         stacked = torch.stack([best.indices.type(best.values.dtype), best.values], dim=3)
         return stacked.tolist()

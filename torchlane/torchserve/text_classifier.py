@@ -32,5 +32,4 @@ class TextClassifier(TextHandler):
         return super().inference(indices, torch.tensor([0], device=self.device))
 
     def postprocess(self, data: Any) -> Any:
-        """See `BaseHandler`."""
         return map_class_to_label(torch.softmax(data, dim=1).tolist(), self.mapping)

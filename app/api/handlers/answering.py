@@ -15,6 +15,7 @@ from app.api.outcomes import JSON_HEADERS
 from app.errors import HandlerFailed, TorchlaneError
 from app.handlers.contract import NO_CONTENT, HandlerAnswer, HandlerJob
 from app.registry.loaded_models import LoadedHandler
+from models.timing import nothing
 
 
 class HandlerAnswering(Call):
@@ -151,7 +152,3 @@ def _collected(pieces: Pieces) -> Written:
         except StopIteration as end:
             headers: Headers = end.value
             return headers, b"".join(parts)
-
-
-def nothing() -> None:
-    """Stop nothing."""

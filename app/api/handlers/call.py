@@ -11,7 +11,6 @@ from app.api.answers import LARGE_BYTES
 from app.api.calls import Call
 from app.api.codings import Inflater
 from app.api.endpoints import TOP_K, Endpoint, version_number
-from app.api.handlers.answering import nothing
 from app.api.handlers.batches import Item as HandlerBody
 from app.api.handlers.batches import items_of
 from app.api.handlers.streams import HandlerStreaming
@@ -25,6 +24,7 @@ from app.errors import ModelNotReady, Overloaded
 from app.handlers.contract import HandlerRequest
 from app.registry.loaded_models import LoadedHandler
 from app.registry.weights import digest_of
+from models.timing import nothing
 
 REPLACED = "the handler was replaced while the request arrived; send it again"
 T = TypeVar("T")

@@ -18,6 +18,7 @@ from app.errors import DeadlineExceeded, InvalidInput, ModelNotFound, RetryLater
 from app.handlers.contract import CallReply, HandlerRequest, ModelCall
 from models.handlers import MAX_DEPTH
 from models.rows import answer_outputs
+from models.timing import nothing
 from torchlane.handlers.encoding import ARRAYS, ENVELOPE
 
 LOG = structlog.get_logger(__name__)
@@ -42,7 +43,6 @@ class ServedModels:
     def call(
         self, request: HandlerRequest | None, call: ModelCall, reply: Callable[[CallReply], None]
     ) -> Callable[[], None]:
-        """See `Plane`."""
         inner: Call | None = None
         try:
             inner = self._opened(request, call)
@@ -51,7 +51,7 @@ class ServedModels:
             if inner is not None:
                 inner.sent()
             reply(_failure(error))
-            return _nothing
+            return nothing
         return _Waiting(inner, submission, reply).cancel
 
     def _opened(self, request: HandlerRequest | None, call: ModelCall) -> Call:
@@ -178,7 +178,3 @@ def _failure(error: Exception) -> CallReply:
         return CallReply(500, code="internal", error=INTERNAL_MESSAGE)
     wait_ms = error.retry_after_s * 1000 if isinstance(error, RetryLater) else None
     return CallReply(status, code=error.code, error=str(error), retry_after_ms=wait_ms)
-
-
-def _nothing() -> None:
-    """Cancel a call that is answered."""

@@ -251,16 +251,7 @@ def _items_of_texts(
             f"{name}: BYTES for this model must have shape {shape}, got {list(tensor.shape)}"
         )
     check_count(count, max_items)
-    data = tensor.data
-    if isinstance(data, memoryview):
-        budget.read(len(data))
-        elements: list[object] = [*split_bytes(name, data, count * texts)]
-    else:
-        elements = [
-            each for row in data for each in (row if isinstance(row, list) else (row,))
-        ]  # flat or nested
-    if len(elements) != count * texts:
-        raise InvalidInput(f"{name}: {len(elements)} texts for the shape {list(tensor.shape)}")
+    elements = _elements(name, tensor, "texts", budget)
     items = []
     for index in range(count):
         try:
@@ -269,6 +260,18 @@ def _items_of_texts(
         except InvalidInput as error:
             raise at_index(index, error) from error
     return items
+
+
+def _elements(name: str, tensor: Tensor, what: str, budget: Budget) -> list[object]:
+    """The elements of BYTES; in JSON they may also be nested in the items' lists."""
+    count, data = math.prod(tensor.shape), tensor.data
+    if isinstance(data, memoryview):
+        budget.read(len(data))
+        return [*split_bytes(name, data, count)]
+    elements = [each for row in data for each in (row if isinstance(row, list) else (row,))]
+    if len(elements) != count:
+        raise InvalidInput(f"{name}: {len(elements)} {what} for the shape {list(tensor.shape)}")
+    return elements
 
 
 def _text(element: object) -> str:
@@ -292,20 +295,8 @@ def _items_of_files(codec: Codec, files: Files, tensor: Tensor, budget: Budget) 
             f"{name}: BYTES for files must have shape [n] or [n, 1], each {files.called}, got "
             f"{list(tensor.shape)}"
         )
-    data = tensor.data
-    if isinstance(data, memoryview):
-        budget.read(len(data))
-        given: Sequence[object] = split_bytes(name, data, tensor.shape[0])
-    else:
-        given = _flat(data)
-    if len(given) != tensor.shape[0]:
-        raise InvalidInput(f"{name}: {len(given)} files for the shape {list(tensor.shape)}")
+    given = _elements(name, tensor, "files", budget)
     return [_item_of_file(codec, files, index, each, budget) for index, each in enumerate(given)]
-
-
-def _flat(data: Sequence[object] | Array) -> list[object]:
-    """Strings of a list, flat or each in its own list."""
-    return [each[0] if isinstance(each, list) and len(each) == 1 else each for each in data]
 
 
 def _item_of_file(codec: Codec, files: Files, index: int, file: object, budget: Budget) -> Item:

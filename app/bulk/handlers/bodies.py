@@ -23,19 +23,10 @@ from app.bulk.columns import (
 )
 from app.bulk.decoding import list_of, plain, read_file, undecoded
 from app.bulk.errors import BulkError
+from app.codecs.base import JSON, OCTET_STREAM
 from app.errors import InvalidInput
+from models.handlers import media_type_of
 from models.tensors import TensorSpec
-
-JSON, OCTET_STREAM = "application/json", "application/octet-stream"
-TYPES = {
-    ".png": "image/png",
-    ".jpg": "image/jpeg",
-    ".jpeg": "image/jpeg",
-    ".webp": "image/webp",
-    ".gif": "image/gif",
-    ".wav": "audio/wav",
-    ".flac": "audio/flac",
-}
 
 
 class Body(NamedTuple):
@@ -109,7 +100,6 @@ class BodyChooser:
         return BodyChoice(item, parts, id_column, extra_columns=choice.extra_columns)
 
     def without_id(self) -> Self:
-        """See `ColumnChooser`."""
         return type(self)(self.input, None, self.extra_columns)
 
 
@@ -157,7 +147,7 @@ class BodyRecipe:
 
 def _body(value: object) -> Body:
     if isinstance(value, Path):
-        return Body(TYPES.get(value.suffix.lower(), OCTET_STREAM), value)
+        return Body(media_type_of(value) or OCTET_STREAM, value)
     if isinstance(value, bytes):
         return Body(OCTET_STREAM, value)
     try:

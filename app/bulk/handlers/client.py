@@ -10,7 +10,8 @@ from typing import NamedTuple
 import orjson
 
 from app.bulk.errors import BulkError
-from app.bulk.handlers.bodies import JSON, Body
+from app.bulk.handlers.bodies import Body
+from app.codecs.base import JSON
 from app.errors import InvalidInput
 
 ACCEPT = "application/json, */*;q=0.5"  # a stream becomes a list

@@ -13,11 +13,12 @@ import pyarrow as pa
 
 from app.bulk.blocks import Block
 from app.bulk.errors import BulkError
-from app.bulk.handlers.bodies import JSON, Body, BodyBlock
+from app.bulk.handlers.bodies import Body, BodyBlock
 from app.bulk.handlers.client import Client, Outcome
 from app.bulk.handlers.server import PrivateServer
 from app.bulk.pipeline import POLL_S, FinishedBlock
 from app.bulk.tables import table_of
+from app.codecs.base import JSON
 from app.errors import Abandoned
 
 AHEAD = 2  # blocks whose rows are sent

@@ -11,8 +11,6 @@ from typing import Any, Self
 from app.bulk.blocks import Columns
 from app.bulk.columns import ID, INPUT
 
-MAX_BYTES = 256 << 20  # of one file
-
 
 @dataclass(frozen=True, slots=True)
 class PathsChunk:

@@ -94,9 +94,7 @@ class ParquetSource:
     def _check_widths(self, schema: Any, chooser: ColumnChooser) -> None:
         """Refuse a column of numbers none of whose rows can fit, before all of them are bad."""
         specs = chooser.specs
-        names = self.choice.parts
-        if self.choice.item is not None:
-            names = {specs[0].name: self.choice.item} if len(specs) == 1 else {}
+        names = self.choice.columns_of(specs)
         for spec in specs:
             if spec.name in self.choice.vectors:
                 for name in self.choice.vectors[spec.name]:

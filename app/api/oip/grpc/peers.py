@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 
 from app.api.oip.grpc.reading import Context
+from models.timing import nothing
 
 YOUNG_S = 0.25  # an answer is not unread before: the network or the event loop was busy
 ENDING_S = 1.0  # for the calls of a connection that was ended, until another one is ended
@@ -90,7 +91,7 @@ class Peers:
 
     def of(self, context: Context) -> Peer:
         """The connection of a call; if it is closed already, one without other calls."""
-        return self._known.get(context.peer()) or Peer("", _nothing, time.monotonic())
+        return self._known.get(context.peer()) or Peer("", nothing, time.monotonic())
 
     def begun(self, context: Context) -> None:
         """Count the current call until it has ended."""
@@ -128,7 +129,3 @@ class Peers:
         self._cut()
         most.end()
         return True
-
-
-def _nothing() -> None:
-    """The connection is closed."""

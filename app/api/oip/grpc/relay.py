@@ -13,15 +13,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import structlog
-
 from app.api import idle
 from app.api.oip.grpc.client import Client, Core
 from app.api.oip.grpc.fair_queue import FairQueue
 from app.api.oip.grpc.peers import Peers
-from app.api.ports import close_listener
+from app.api.ports import PAUSE_S, Shortage, close_listener
 
-LOG = structlog.get_logger(__name__)
 BUFFER_BYTES = 128 << 10  # read at once; a client that waits keeps as much
 ACCEPTED = 32  # connections in one turn of the event loop
 OPENING = 4  # connections that the core sets up at a time: each takes it about a millisecond
@@ -29,10 +26,8 @@ MOST_CONNECTIONS = 1024
 CONNECT_S = 5.0
 TCP_ESTABLISHED = b"\x01"  # of Linux
 LATE = f"a connection to gRPC's core took longer than {CONNECT_S:g} s: is the machine overloaded?"
-PAUSE_S = 0.5  # until the next attempt, if descriptors are exhausted
 AGAIN_S = 0.1  # until the next look for idle connections, if there was none
 SHARE = 64  # at least 1/64 of the connections are closed at once: each search looks at all
-LINE_S = 60.0  # between two lines in the log: clients can open any number of connections
 
 
 def most_connections() -> int:
@@ -85,7 +80,7 @@ class Relay:
         self._arrived: deque[socket.socket] = deque()
         self._opening: set[asyncio.Task[None]] = set()
         self._open: set[Client] = set()
-        self._next_line = 0.0
+        self._shortage = Shortage(port="gRPC")
 
     def listen(self, bound: socket.socket) -> None:
         """Accept the connections of a listening socket, which belongs to the relay from now on."""
@@ -113,7 +108,7 @@ class Relay:
         return True
 
     def _pause(self, listener: socket.socket, why: str) -> None:
-        self._tell(why)
+        self._shortage.tell(why)
         self._loop.remove_reader(listener)
         self._loop.call_later(PAUSE_S, self._resume)
 
@@ -129,7 +124,7 @@ class Relay:
             connection.close()
             self._events.refused()
             self._events.closed()
-            self._tell(f"{self._most} connections are open, and none is idle")
+            self._shortage.tell(f"{self._most} connections are open, and none is idle")
             return
         self._arrived.append(connection)
         self._serve_some()
@@ -184,7 +179,9 @@ class Relay:
             self._ended(client)
             if not isinstance(error, OSError):
                 raise
-            self._tell(LATE if isinstance(error, TimeoutError) else error.strerror or str(error))
+            self._shortage.tell(
+                LATE if isinstance(error, TimeoutError) else error.strerror or str(error)
+            )
 
     async def _connect_core(self, client: Client) -> None:
         family = socket.AF_UNIX if isinstance(self.core, str) else socket.AF_INET
@@ -205,13 +202,6 @@ class Relay:
         except BaseException:
             inner.close()
             raise
-
-    def _tell(self, reason: str) -> None:
-        """Log at most one line per LINE_S."""
-        now = time.monotonic()
-        if now >= self._next_line:
-            self._next_line = now + LINE_S
-            LOG.error("cannot_accept", reason=reason, port="gRPC")
 
     def _ended(self, client: Client) -> None:
         self._open.discard(client)

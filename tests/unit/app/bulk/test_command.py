@@ -89,7 +89,7 @@ WRONG: list[tuple[Callable[[], object], list[str], int, str]] = [
     (other_columns, ["double", "in.parquet", "--top-k", "2"], 2, "--top-k: top_k selects scores"),
     (other_columns, ["double", "in.parquet", "--variant", "int8"], 2, "no variant 'int8'"),
     (other_columns, ["double", "in.parquet", "--precision", "fp4"], 2, "--plan-precision 'fp4'"),
-    (other_columns, ["double", "in.parquet", "--max-bad", "50"], 2, "'50' is not a number from 0"),
+    (other_columns, ["double", "in.parquet", "--max-bad", "50"], 2, "must be a share from 0 to 1"),
     (bool, ["double", f"{'x' * 300}.csv"], 2, "does not exist or may not be read"),
     (bool, ["double", "*.none"], 2, "no file matches *.none"),
     (bool, ["double", "."], 2, "the folder . has no file that can be read"),

@@ -98,7 +98,7 @@ class TestWrongArguments:
             (b"one\ntwo\nthree\n", "3 labels need a first output of shape [-1, 3], 'output' is"),
             (b"one\n\ntwo", "--labels: labels: the label of the index 1 is not text: ''"),
             (b"[1, 2]", "--labels: labels: the label of the index 0 is not text: 1"),
-            (b"\xff", "--labels: 'utf-8' codec can't decode byte"),
+            (b"\xff", "--labels labels is not UTF-8: 'utf-8' codec can't decode byte"),
             ("one\ntwo".encode("utf-16"), "labels is not UTF-8: it begins with the byte order ma"),
         ],
     )
@@ -113,7 +113,7 @@ class TestWrongArguments:
     ) -> None:
         monkeypatch.setattr(adopt, "MAX_LABELS_BYTES", 10)
         labels = written(tmp_path, b"a long label\nb", "labels")
-        with pytest.raises(UsageError, match="has 14 bytes; at most 10 are read"):
+        with pytest.raises(UsageError, match="at most 10 bytes are read"):
             run(sums, *X3, "--labels", labels)
 
     def test_softmax_needs_several_numbers(self, tmp_path: Path) -> None:

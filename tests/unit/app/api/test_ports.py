@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from app.processes.descriptors import RESERVE, Shortage, is_free_for_connection
+from app.api.ports import RESERVE, Shortage, is_free_for_connection
 
 
 @contextlib.contextmanager
@@ -40,7 +40,7 @@ def test_connections_leave_descriptors_for_files() -> None:
 
 def test_a_shortage_is_logged_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("app.processes.descriptors.time.monotonic", lambda: now)
+    monkeypatch.setattr("app.api.ports.time.monotonic", lambda: now)
     shortage = Shortage()
     with capture_logs() as logs:
         for _ in range(100):
