@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.e2e.forking import write_command
 from tests.e2e.server import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +30,7 @@ class Runner:
         self.variables = {
             **inherited,
             **WORKFLOW["env"],
-            "PATH": f"{folder}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+            **write_command(folder),
             "PYTHONPATH": str(ROOT),
             "MODEL": "pairwise",
             "EXPORT_ARGS": "--variants script --max-batch-size 2 --threads 1",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from models.tensors import TensorSpec
 from tests.artifacts import write_artifact
 from tests.docs.blocks import ROOT, blocks
+from tests.e2e.forking import write_command
 
 SIZE = 1024
 X = TensorSpec(name="x", dtype="float32", shape=(-1, SIZE))
@@ -23,9 +23,9 @@ def test_a_table_is_scored(tmp_path: Path) -> None:
     write_artifact(tmp_path / "artifacts", "digits", inputs=(X,), outputs=(Y,), golden=golden)
     (script,) = [text for language, text in blocks("docs/bulk.md") if language == "sh"]
     done = subprocess.run(
-        ["bash", "-ec", script.replace(".venv/bin/", f"{Path(sys.executable).parent}/")],
+        ["bash", "-ec", script.replace(".venv/bin/", "")],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | write_command(tmp_path) | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,

@@ -21,7 +21,6 @@ import torch
 
 from app.types import Array
 from tests.docs.blocks import ROOT, blocks
-from tests.docs.eager import eager
 from tests.e2e.server import Server, running
 from tests.unit.export.command_line import run
 
@@ -109,6 +108,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def test_each_request_is_answered_as_by_eager(served: Served, request_of: str) -> None:
     if model_of(request_of) == VISION and NO_VISION:
         pytest.skip(NO_VISION)
+    from tests.docs.eager import eager  # noqa: PLC0415 # transformers takes long to import
+
     server, folder = served
     script = request_of.replace("http://127.0.0.1:8000", server.url)
     script = script.replace(".venv/bin/python", sys.executable)

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.docs.blocks import ROOT, blocks
+from tests.e2e.forking import write_command
 from tests.e2e.server import Server, free_port, wait_ready
 from tests.unit.export.command_line import run
 
@@ -39,7 +40,7 @@ class Reader:
         self._server: Server | None = None
         self._environment = {k: v for k, v in os.environ.items() if not k.startswith("TORCHLANE_")}
         self._environment |= {
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            **write_command(folder),
             "PYTHONPATH": str(ROOT),
             "TORCHLANE_PORT": str(self._port),
             "TORCHLANE_DEVICES": "cpu",

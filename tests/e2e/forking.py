@@ -1,32 +1,32 @@
-"""Starts of `python -m app` that take no two seconds of imports: forks of a process that has them.
+"""Starts of Python programs without seconds of imports: forks of a process that has them.
 
-`python -m tests.e2e.forking` reads a line for each start: module, environment and log in JSON. It
-prints the process id, and later `PID CODE` of each that has ended. Nothing runs in it: each fork is
-as a new process was, but for what it has imported: the server too, or with `libraries` only those
-that take long, as several workers need it, whose parent decides how metrics are kept before it
-imports prometheus_client.
+All workers of pytest-xdist share it (`forks.py`); it ends with the last of them.
 """
 
 from __future__ import annotations
 
-import atexit
+import contextlib
 import functools
-import importlib
 import json
 import os
-import runpy
 import select
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Self
+
+from filelock import FileLock
 
 from deploy.compile import BUILDS, ROOT, digest
 
-MODULES = ("app", "tests.e2e.slow_app")
-LIBRARIES = ("torch", "numpy", "fastapi", "uvicorn", "pydantic_settings", "structlog", "PIL.Image")
+MODULES = ("app", "tests.e2e.slow_app", "tests.chaos.server")
+FOLDER = f"torchlane-forks-{os.environ.get('PYTEST_XDIST_TESTRUNUID', os.getpid())}"
+TEMPORARY = Path(tempfile.gettempdir())  # before a test changes it
 
 
 @functools.cache
@@ -37,24 +37,23 @@ def import_path() -> dict[str, str]:
 
 
 class Forked:
-    """A started process, as `subprocess.Popen` has it."""
+    """A started process, as `subprocess.Popen` has it; it is killed if this one ends before it."""
 
-    def __init__(self, pid: int, forks: Forks) -> None:
-        self.pid = pid
-        self._forks = forks
+    def __init__(self, connection: socket.socket) -> None:
+        self._told = connection
+        self._code: int | None = None
+        self.pid = self._line()
 
     @property
     def returncode(self) -> int | None:
         return self.poll()
 
     def poll(self) -> int | None:
-        return self._forks.ended(self.pid, 0.0)
+        return self._ended(0.0)
 
     def wait(self, timeout: float | None = None) -> int:
-        deadline = time.monotonic() + (3600.0 if timeout is None else timeout)
-        while (code := self._forks.ended(self.pid, deadline - time.monotonic())) is None:
-            if time.monotonic() > deadline:
-                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+        if (code := self._ended(timeout)) is None:
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
         return code
 
     def send_signal(self, number: int) -> None:
@@ -67,115 +66,145 @@ class Forked:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
+    def _ended(self, within_s: float | None) -> int | None:
+        within_s = None if within_s is None else max(0.0, within_s)
+        if self._code is None and select.select([self._told], [], [], within_s)[0]:
+            self._code = self._line()
+            self._told.close()
+        return self._code
 
-class Forks:
-    """The process that has imported the server, and what it says."""
+    def _line(self) -> int:
+        """The next number that is told."""
+        line = b""
+        while not line.endswith(b"\n"):
+            byte = self._told.recv(1)
+            assert byte, "the process that forks has ended"
+            line += byte
+        return int(line)
 
-    def __init__(self, imported: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__, imported],
-            env=os.environ | import_path(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        self._codes: dict[int, int] = {}
-        self._said = b""
-        atexit.register(self._process.communicate)
 
-    def start(self, module: str, environment: Mapping[str, str], log: Path) -> Forked:
-        asked = {"module": module, "environment": dict(environment), "log": str(log)}
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(asked).encode() + b"\n")
-        self._process.stdin.flush()
-        while (pid := self._heard(60.0)) is None:
-            assert self._process.poll() is None
-        return Forked(pid, self)
+def start(
+    imported: str,
+    command: Sequence[str | Path],
+    environment: Mapping[str, str],
+    streams: Sequence[int],
+    folder: Path | None = None,
+) -> Forked:
+    """A process of `python COMMAND`, which is -m MODULE or -c CODE with arguments.
 
-    def ended(self, pid: int, within_s: float) -> int | None:
-        """The exit code of a process, if it ends in time."""
-        if pid not in self._codes:
-            self._heard(max(0.0, within_s))
-        return self._codes.get(pid)
+    Args:
+        imported: a key of `forks.IMPORTED`.
+        command: see above.
+        environment: all of it.
+        streams: its standard input, output and error.
+        folder: its working folder.
+    """
+    return Forked(_requested(imported, command, environment, streams, folder))
 
-    def _heard(self, within_s: float) -> int | None:
-        """Keep the codes that are told; returns the process id of a new one."""
-        assert self._process.stdout is not None
-        out, new = self._process.stdout.fileno(), None
-        while select.select([out], [], [], within_s)[0] and (data := os.read(out, 4096)):
-            *lines, self._said = (self._said + data).split(b"\n")
-            for line in lines:
-                pid, _, code = line.partition(b" ")
-                if code:
-                    self._codes[int(pid)] = int(code)
-                else:
-                    new = int(pid)
-                    self._codes.pop(new, None)  # of an earlier one of this number
-            within_s = 0.0
-        return new
+
+def _requested(
+    imported: str,
+    command: Sequence[str | Path],
+    environment: Mapping[str, str],
+    streams: Sequence[int],
+    folder: Path | None,
+) -> socket.socket:
+    connection = _connected(_served(imported))
+    asked = {
+        "command": [str(each) for each in command],
+        "environment": dict(environment),
+        "folder": str(folder or Path.cwd()),
+    }
+    socket.send_fds(connection, [json.dumps(asked).encode() + b"\n"], streams)
+    return connection
+
+
+class Piped(Forked):
+    """A command of our programs with pipes to its standard input, and from its standard error."""
+
+    def __init__(
+        self, *command: str | Path, environment: Mapping[str, str], folder: Path | None = None
+    ) -> None:
+        (given, stdin), (stderr, told) = os.pipe(), os.pipe()
+        self.stdin, self.stderr = os.fdopen(stdin, "wb"), os.fdopen(stderr, "rb")
+        with open(given) as source, open(os.devnull, "w") as nothing, open(told, "w") as error:
+            streams = [each.fileno() for each in (source, nothing, error)]
+            super().__init__(_requested("programs", command, environment, streams, folder))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self.wait()
+        self.stderr.close()
+        with contextlib.suppress(BrokenPipeError):
+            self.stdin.close()
+
+
+def run(
+    *command: str | Path, environment: Mapping[str, str] | None = None, folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command of our programs to its end, as `subprocess.run` does with captured output."""
+    given = os.environ if environment is None else environment
+    with (
+        open(os.devnull) as nothing,
+        tempfile.TemporaryFile("w+") as out,
+        tempfile.TemporaryFile("w+") as error,
+    ):
+        streams = [each.fileno() for each in (nothing, out, error)]
+        code = start("programs", command, given, streams, folder).wait()
+        for each in (out, error):
+            each.seek(0)
+        return subprocess.CompletedProcess(command, code, out.read(), error.read())
+
+
+def write_command(folder: Path) -> dict[str, str]:
+    """Write the command `torchlane` into a folder; returns the variables with which it is found."""
+    forked = Path(__file__).with_name("forked.py")
+    command = folder / "torchlane"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E {forked} -m torchlane "$@"\n')
+    command.chmod(0o755)
+    return {
+        "FORKS": str(_served("programs")),
+        "PATH": f"{folder}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
 
 
 @functools.cache
-def forks(imported: str) -> Forks:
-    """The one of this process that has imported the `server`, or only `libraries`."""
-    return Forks(imported)
+def _served(imported: str) -> Path:
+    """The socket of the process that has imported this; this process keeps it from ending."""
+    folder = TEMPORARY / f"{FOLDER}-{imported}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path = folder / "socket"
+    with FileLock(folder / "lock"):
+        try:
+            connection = _connected(path)
+        except OSError:
+            command = [sys.executable, "-P", "-m", "tests.e2e.forks", imported, str(path)]
+            connection = _connected_when_up(path, command)
+        connection.detach()  # open until this process ends
+    return path
 
 
-def _forked() -> dict[str, object] | None:
-    """Fork on request until the other side has gone; returns the request in each fork."""
-    asked, ended = b"", os.pipe()
-    os.set_blocking(ended[1], False)
-    signal.set_wakeup_fd(ended[1])
-    signal.signal(signal.SIGCHLD, lambda *_: None)
+def _connected_when_up(path: Path, command: Sequence[str]) -> socket.socket:
+    process = subprocess.Popen(
+        command, env=os.environ | import_path(), stdin=subprocess.DEVNULL, start_new_session=True
+    )
     while True:
-        ready, _, _ = select.select([0, ended[0]], [], [])
-        if ended[0] in ready:
-            os.read(ended[0], 4096)
-            while (found := _reaped()) is not None:
-                os.write(1, b"%d %d\n" % found)
-        if 0 not in ready:
-            continue
-        if not (data := os.read(0, 65536)):
-            return None
-        *lines, asked = (asked + data).split(b"\n")
-        for line in lines:
-            if (pid := os.fork()) == 0:
-                signal.set_wakeup_fd(-1)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                os.closerange(min(ended), max(ended) + 1)
-                request: dict[str, object] = json.loads(line)
-                return request
-            os.write(1, b"%d\n" % pid)
+        assert process.poll() is None
+        with contextlib.suppress(OSError):
+            connection = _connected(path)
+            process.returncode = 0  # it outlives this process, and is not waited for
+            return connection
+        time.sleep(0.02)
 
 
-def _reaped() -> tuple[int, int] | None:
+def _connected(path: Path) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
     try:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-    except ChildProcessError:
-        return None
-    return (pid, os.waitstatus_to_exitcode(status)) if pid else None
-
-
-def main() -> None:
-    # Only here: the tests' own process shall not have it.
-    for name in LIBRARIES if sys.argv[1] == "libraries" else ("tests.e2e.slow_app",):
-        importlib.import_module(name)
-
-    request = _forked()
-    if request is None:
-        return
-    log = os.open(str(request["log"]), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    for number, target in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
-        os.dup2(number, target)
-    environment = request["environment"]
-    assert isinstance(environment, dict)
-    os.environ.clear()
-    os.environ.update(environment)
-    module = str(request["module"])
-    sys.argv = [module]
-    for name in ("app.__main__", "tests.e2e.slow_app"):  # what runs is not imported before
-        sys.modules.pop(name, None)
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
-
-
-if __name__ == "__main__":
-    main()
+        connection.connect(str(path))
+    except OSError:
+        connection.close()
+        raise
+    return connection

@@ -19,7 +19,7 @@ from typing import Any
 
 import httpx
 
-from tests.e2e.forking import MODULES, Forked, forks, import_path
+from tests.e2e.forking import MODULES, Forked, import_path, start
 
 START_LIMIT_S = 150.0  # of real processes on a busy machine
 # For clients of servers that do not encrypt: httpx would read all certificates of the machine for
@@ -121,7 +121,9 @@ def _start(log_file: Path, module: str, settings: dict[str, str]) -> Process:
     log_file.write_bytes(b"")
     if module in MODULES and settings["workers"] != "auto":
         imported = "server" if settings["workers"] == "1" else "libraries"
-        return forks(imported).start(module, environment, log_file)
+        with log_file.open("ab") as log, open(os.devnull) as nothing:
+            streams = [each.fileno() for each in (nothing, log, log)]
+            return start(imported, ("-m", module), environment, streams)
     with log_file.open("wb") as log:
         return subprocess.Popen(
             [sys.executable, "-P", "-m", module], env=environment, stdout=log, stderr=log

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.artifacts import write_artifact
+from tests.e2e.forking import Piped
 from tests.unit.app.bulk.conftest import digest, rows
 
 ROOT = Path(__file__).parents[2]
@@ -32,15 +33,9 @@ def command(folder: Path, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "app.bulk", "double", *arguments, *model_dir]
 
 
-def begun(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command(folder, *arguments),
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+def begun(folder: Path, *arguments: str) -> Piped:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return Piped(*command(folder, *arguments)[1:], environment=environment, folder=folder)
 
 
 def in_session(session: int) -> list[str]:
@@ -90,7 +85,6 @@ def test_a_killed_or_interrupted_run_resumes_without_loss(folder: Path) -> None:
         resume = ["--resume"] * ((folder / "out").exists())
         options = ("--out", "out", *SHARDS, "--workers", str(workers), *resume)
         with begun(folder, "-", *options) as process:
-            assert process.stdin is not None
             for line in lines[:given]:
                 process.stdin.write(line)
             process.stdin.flush()
@@ -100,7 +94,6 @@ def test_a_killed_or_interrupted_run_resumes_without_loss(folder: Path) -> None:
                 noted = folder / "out/progress.jsonl"
                 wait_for(partial(has_lines, noted, 2 if workers else given // 10))
                 process.send_signal(how)
-            assert process.stderr is not None
             if how == signal.SIGINT:  # while it waits for standard input; and once more
                 assert process.stderr.readline() == b"torchlane: interrupted, stopping\n"
                 process.send_signal(how)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -17,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.artifacts import write_artifact
+from tests.e2e.forking import Piped
 from tests.e2e.test_bulk import ROOT, has_lines, wait_for
 from tests.handlers import asks, write_handler
 from tests.unit.app.bulk.conftest import digest, rows
@@ -55,23 +54,18 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def begun(folder: Path, name: str, *arguments: str, mode: str = "on") -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "app.bulk", name, *arguments, "--devices", "cpu"]
+def begun(folder: Path, name: str, *arguments: str, mode: str = "on") -> Piped:
+    command = ["-m", "app.bulk", name, *arguments, "--devices", "cpu", "--model-dir", "models"]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TORCHLANE_")}
-    return subprocess.Popen(
-        [*command, "--model-dir", "models"],
-        cwd=folder,
-        env=environment | {"PYTHONPATH": str(ROOT), "TORCHLANE_HANDLERS": mode},
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
+    environment |= {"PYTHONPATH": str(ROOT), "TORCHLANE_HANDLERS": mode}
+    return Piped(*command, environment=environment, folder=folder)
 
 
 def scored(folder: Path, name: str, *arguments: str, mode: str = "on") -> tuple[int, str]:
     """The exit code, and what was told."""
     with begun(folder, name, *arguments, mode=mode) as process:
-        _, told = process.communicate(timeout=120)
-    return process.returncode, told.decode()
+        told = process.stderr.read().decode()
+        return process.wait(120), told
 
 
 def write_lines(file: Path, lines: Sequence[dict[str, Any]]) -> None:
@@ -124,7 +118,6 @@ def test_a_killed_run_leaves_no_process_and_resumes(folder: Path) -> None:
         with begun(folder, "shop", *options, *resume) as process:
             wait_for(partial(has_lines, folder / "out/progress.jsonl", done))
             process.send_signal(how)
-            assert process.stderr is not None
             assert process.wait(60) == code, process.stderr.read()
         wait_for(lambda: not servers_of(folder), 20)
     code, told = scored(folder, "shop", *options, "--resume")

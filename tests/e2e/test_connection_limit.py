@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
-from tests.e2e.forking import import_path
+from tests.e2e.forking import import_path, start
 from tests.e2e.server import Server, free_port, wait_ready
 from tests.integration.wire import request
 
 DESCRIPTORS, MOST, NEW = 400, 200, 60
+PROGRAM = f"""
+import resource, runpy
+resource.setrlimit(resource.RLIMIT_NOFILE, ({DESCRIPTORS}, {DESCRIPTORS}))
+runpy.run_module("app", run_name="__main__", alter_sys=True)
+"""
 
 
 def test_a_burst_of_new_connections_is_answered(models: Path, log: Path) -> None:
@@ -24,11 +27,8 @@ def test_a_burst_of_new_connections_is_answered(models: Path, log: Path) -> None
     given = {"model_dir": str(models), "devices": "cpu", "workers": "1", "port": str(port)}
     environment |= import_path()
     environment |= {f"TORCHLANE_{name.upper()}": value for name, value in given.items()}
-    command = f'ulimit -n {DESCRIPTORS} && exec "$0" -P -m app'
     with log.open("wb") as output, contextlib.ExitStack() as stack:
-        process = subprocess.Popen(
-            ["sh", "-c", command, sys.executable], env=environment, stdout=output, stderr=output
-        )
+        process = start("server", ("-c", PROGRAM), environment, [output.fileno()] * 3)
         try:
             wait_ready(Server(process, port, log))
             idle = []

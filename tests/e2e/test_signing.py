@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.artifacts import write_artifact
+from tests.e2e.forking import run
 from tests.e2e.server import PLAIN, free_port, running, start_process
 
 PASSPHRASE = "correct horse battery staple"
@@ -18,14 +17,7 @@ PASSPHRASE = "correct horse battery staple"
 
 def export(*arguments: object, **environment: str) -> str:
     """What `torchlane export` prints."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "export", *map(str, arguments)],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
+    done = run("-m", "export", *map(str, arguments), environment=os.environ | environment)
     assert done.returncode == 0, done.stderr
     assert PASSPHRASE not in done.stdout + done.stderr
     return done.stdout

@@ -14,7 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.server import PLAIN, Server, free_port, post_on_the_wire, wait_ready
+from tests.e2e.forking import start
+from tests.e2e.server import PLAIN, Process, Server, free_port, post_on_the_wire, wait_ready
 
 SLOW = "tests.e2e.slow_app"
 SMALL = 4096  # bytes of a pipe
@@ -23,23 +24,22 @@ FAILS = {"input": [1000, 0]}  # with an error in the log
 
 @contextlib.contextmanager
 def started(
-    models: Path, log: Path, output: int, command: str = "app", launcher: str = "", **settings: str
+    models: Path, log: Path, output: int, module: str = "app", closed: str = "", **settings: str
 ) -> Iterator[Server]:
-    """A ready server with an output of its own, which the command may redirect.
-
-    The launcher is a script that starts Python with the arguments that follow.
-    """
+    """A ready server with an output of its own; `closed` is how a shell closes its streams."""
     log.touch()
     port = free_port()
     given = {"host": "127.0.0.1", "port": str(port), "model_dir": str(models), "devices": "cpu"}
     given["log_format"] = "json"
     variables = {f"TORCHLANE_{name.upper()}": value for name, value in (given | settings).items()}
-    process = subprocess.Popen(
-        ["sh", "-c", f'exec "$0" {launcher} -P -m {command}', sys.executable],
-        env={k: v for k, v in os.environ.items() if not k.startswith("TORCHLANE_")} | variables,
-        stdout=output,
-        stderr=output,
-    )
+    variables |= {k: v for k, v in os.environ.items() if not k.startswith("TORCHLANE_")}
+    process: Process
+    if closed:
+        command = ["sh", "-c", f'exec "$0" -P -m {module} {closed}', sys.executable]
+        process = subprocess.Popen(command, env=variables)
+    else:
+        imported = "server" if settings.get("workers") == "1" else "libraries"
+        process = start(imported, ("-m", module), variables, (0, output, output))
     server = Server(process, port, log)
     try:
         wait_ready(server)
@@ -97,7 +97,7 @@ def test_hanging_process_ends_although_its_pipe_is_full(models: Path, log: Path)
 
 @pytest.mark.soak
 def test_closed_streams_stop_nothing(models: Path, log: Path) -> None:
-    with log.open("wb") as file, started(models, log, file.fileno(), "app 2>&- >&- <&-") as server:
+    with started(models, log, -1, closed="2>&- >&- <&-") as server:
         is_served(server)
 
 

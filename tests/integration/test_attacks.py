@@ -587,29 +587,31 @@ def png(width: int, height: int, *more: bytes) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + head + b"".join(more) + pixels + chunk(b"IEND")
 
 
-GROWS = zlib.compress(bytes(200 * MIB), 9)
-JPEG = jpeg(Image.fromarray(noise(64, 64)))
-PICTURE_BOMBS = {
-    "header of 50000 by 50000": (422, png(50_000, 50_000)),
-    "header of 2 billion": (422, png(2**31 - 1, 2**31 - 1)),
-    "just above": (422, png(2001, 2000)),
-    "grows as a text": (200, png(8, 8, chunk(b"zTXt", b"a\0\0" + GROWS))),
-    "grows as a profile": (200, png(8, 8, chunk(b"iCCP", b"a\0\0" + GROWS))),
-    "more pixels than it says": (200, png(8, 8)[:33] + chunk(b"IDAT", GROWS) + chunk(b"IEND")),
-    "chunks without end": (422, png(8, 8, chunk(b"tEXt", b"a\0b") * 20_000)),
-    "fewer rows than it says": (422, png(8, 9)[:33] + png(8, 8)[33:]),
-    "a JPEG scan cut short": (422, JPEG[:-40] + b"\xff\xd9"),
-    "a JPEG header of 7000 by 7000": (422, JPEG.replace(b"\0\x40\0\x40", b"\x1b\x58\x1b\x58")),
-    "a page": (422, b"<svg><script>alert(1)</script></svg>"),
-    "nothing": (422, b""),
-}
+def picture_bombs() -> dict[str, tuple[int, bytes]]:
+    """What they are, and the status of their answers."""
+    grows = zlib.compress(bytes(200 * MIB), 9)
+    scan = jpeg(Image.fromarray(noise(64, 64)))
+    return {
+        "header of 50000 by 50000": (422, png(50_000, 50_000)),
+        "header of 2 billion": (422, png(2**31 - 1, 2**31 - 1)),
+        "just above": (422, png(2001, 2000)),
+        "grows as a text": (200, png(8, 8, chunk(b"zTXt", b"a\0\0" + grows))),
+        "grows as a profile": (200, png(8, 8, chunk(b"iCCP", b"a\0\0" + grows))),
+        "more pixels than it says": (200, png(8, 8)[:33] + chunk(b"IDAT", grows) + chunk(b"IEND")),
+        "chunks without end": (422, png(8, 8, chunk(b"tEXt", b"a\0b") * 20_000)),
+        "fewer rows than it says": (422, png(8, 9)[:33] + png(8, 8)[33:]),
+        "a JPEG scan cut short": (422, scan[:-40] + b"\xff\xd9"),
+        "a JPEG header of 7000 by 7000": (422, scan.replace(b"\0\x40\0\x40", b"\x1b\x58\x1b\x58")),
+        "a page": (422, b"<svg><script>alert(1)</script></svg>"),
+        "nothing": (422, b""),
+    }
 
 
 async def test_picture_bombs(tmp_path: Path) -> None:
     """Each as a file and in base64; sizes are known before a pixel is decoded."""
     write_pictures(tmp_path)
     async with listening(tmp_path) as server:
-        for name, (status, picture) in PICTURE_BOMBS.items():
+        for name, (status, picture) in picture_bombs().items():
             as_file = request("/predict", picture, content_type="image/png")
             in_base64 = request("/predict", b'{"input": "%s"}' % base64.b64encode(picture))
             for sent in (as_file, in_base64):

@@ -6,8 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 import textwrap
 import time
 import venv
@@ -18,7 +16,7 @@ import psutil
 import pytest
 
 from export.cli import main
-from tests.e2e.forking import import_path
+from tests.e2e.forking import Piped, import_path
 from tests.integration.listening import listening, until
 from tests.integration.publishing import Publisher
 from tests.integration.test_handlers import ASKED, SHOP, TOLD
@@ -207,20 +205,14 @@ def test_interrupt_leaves_no_process_and_no_folder(tmp_path: Path) -> None:
     scratch.mkdir()
     file = source(tmp_path, ORDER.format(pids=str(pids), seconds=600))
     out = ["--out", str(tmp_path / "r"), "--example", str(tmp_path / "ask.json")]
-    export = subprocess.Popen(
-        [sys.executable, "-P", "-m", "export", "handler", str(file), *out],
-        env=os.environ | import_path() | {"TMPDIR": str(scratch)},
-        stderr=subprocess.PIPE,
-    )
-    try:
+    environment = os.environ | import_path() | {"TMPDIR": str(scratch)}
+    with Piped("-m", "export", "handler", file, *out, environment=environment) as export:
         _wait_until(lambda: pids.exists() and pids.read_text())
         handler = psutil.Process(int(pids.read_text())).parent()
         assert handler is not None
         export.send_signal(signal.SIGINT)
-        _, told = export.communicate(timeout=30)
-    finally:
-        export.kill()
-    assert export.returncode == 130
+        told = export.stderr.read()
+        assert export.wait(30) == 130
     assert b"interrupted; nothing was written" in told
     assert _gone(handler.pid)
     assert _gone(int(pids.read_text()))

@@ -6,10 +6,7 @@ import asyncio
 import errno
 import json
 import os
-import subprocess
-import sys
 from contextlib import AbstractAsyncContextManager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +17,11 @@ from app.access.entries import make_key
 from app.doctor import main as doctor
 from app.sources.state import StateFile
 from tests.artifacts import write_artifact
+from tests.e2e.forking import run
 from tests.integration.harness import Api, serving
 from tests.integration.publishing import Publisher, answered_by, eventually, states
 from tests.s3 import Bucket, Proxy, expired, reset, status
 
-ROOT = Path(__file__).resolve().parents[2]
 LOOK_S = 0.1
 SECRETS = ("a-secret-access-key", "a-session-token", "AKIDEXAMPLE")
 
@@ -234,13 +231,8 @@ async def test_doctor_and_score_share_the_mirror(
         bucket.upload(publisher.publish(1, name))
     (tmp_path / "rows.jsonl").write_text('{"input": [1, 2]}\n')
     arguments = ["m", "rows.jsonl", "--model-dir", bucket.url, "--out", "scored"]
-    command = [sys.executable, "-m", "app.bulk", *arguments, "--devices", "cpu"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}  # it changes filters and the log
-    done = await asyncio.to_thread(
-        partial(
-            subprocess.run, command, env=environment, capture_output=True, text=True, check=False
-        )
-    )
+    command = ("-m", "app.bulk", *arguments, "--devices", "cpu")
+    done = await asyncio.to_thread(run, *command)  # it changes filters and the log
     assert done.returncode == 0, done.stderr
     assert not s3.got("other/1/script.pt")  # only what it needs
     capsys.readouterr()

@@ -1,6 +1,6 @@
 """Exports whose model is built and proved in a process of its own.
 
-Each has a new interpreter: a fork may hang where torch has computed something before.
+Each is forked from a process that has not computed anything: else a fork of it may hang in torch.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from models.manifest import MANIFEST_FILE, Manifest
+from tests.e2e.forking import run
 from tests.unit.export.torchscripts import Sums, scripted
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely")
@@ -41,8 +42,7 @@ def adopt(folder: Path, *options: str, hook: str = "") -> subprocess.CompletedPr
     file = folder / "sums.pt"
     file.write_bytes(scripted(Sums()))
     program = PROGRAM.replace("HOOK", hook)
-    command = [sys.executable, "-c", program, str(file), "--out", str(folder / "out"), *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=220, check=False)
+    return run("-c", program, file, "--out", folder / "out", *options)
 
 
 def during_proof(what: str) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,14 +14,13 @@ from export.errors import ExportError, UsageError
 from export.timing.tune import TuneOptions
 from models.codec_specs import TensorCodecSpec
 from models.definitions.definition import Definition, Progress
+from tests.e2e.forking import Piped, run
 from tests.unit.export.definitions import (
     Close,
     close_calls,
     definition,
 )
 from tests.unit.export.jobs import make
-
-ROOT = Path(__file__).parents[3]
 
 
 class TestFailed:
@@ -82,6 +80,7 @@ FULL = """
 import resource, sys
 from pathlib import Path
 from export.cli import main
+from tests.e2e.forking import Piped, run
 from tests.unit.export.definitions import CATALOG
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
 arguments = ["tiny", "--out", sys.argv[2], "--variants", "script", "--max-batch-size", "2"]
@@ -91,6 +90,7 @@ SLOW = """
 import runpy, sys, time
 from pathlib import Path
 from models import catalog
+from tests.e2e.forking import Piped, run
 from tests.unit.export.definitions import definition
 
 def train(module, progress):
@@ -110,25 +110,18 @@ class TestProcess:
     def test_a_full_disk_leaves_nothing(self, tmp_path: Path) -> None:
         """A file size limit, which a writer sees as a full disk."""
         out = tmp_path / "out"
-        command = [sys.executable, "-c", FULL, "10000", str(out)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        done = run("-c", FULL, "10000", out)
         assert (done.returncode, out.exists()) == (1, False)
         assert "torchlane: cannot write report.html: File too large\n" in done.stderr
         assert "Traceback" not in done.stderr
 
     def test_interruption_leaves_nothing(self, tmp_path: Path) -> None:
         begun, out = tmp_path / "begun", tmp_path / "out"
-        command = [sys.executable, "-c", SLOW, str(begun), str(out)]
-        process = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
-        try:
+        with Piped("-c", SLOW, begun, out, environment=os.environ) as process:
             while not begun.exists() and process.poll() is None:
                 time.sleep(0.05)
             process.terminate()
-            message = process.communicate(timeout=200)[1]
-        finally:
-            process.kill()
-        assert (process.returncode, out.exists()) == (128 + signal.SIGTERM, False)
+            message = process.stderr.read().decode()
+            assert (process.wait(200), out.exists()) == (128 + signal.SIGTERM, False)
         assert message.endswith("torchlane: interrupted; nothing was written\n")
         assert "Traceback" not in message

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from export.reports.content import content_of
 from export.summary import print_summary
 from models.manifest import Manifest, OmittedVariant
 from models.plan import Step
+from tests.e2e.forking import run as forked
 from tests.unit.export.measured import (
     INT8,
     MIXED,
@@ -164,8 +164,8 @@ def test_a_reason_has_lines_of_its_own_on_a_narrow_terminal() -> None:
 
 def test_piped_output_is_neither_cut_nor_padded(exported: Path) -> None:
     """`show` has wide tables; rich would take a pipe for 80 columns."""
-    command = [sys.executable, "-m", "export", "show", str(exported)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = forked("-m", "export", "show", exported)
+    assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert any(line.endswith(str(exported)) for line in lines)
     assert max(map(len, lines)) > 80

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
@@ -49,6 +50,7 @@ class Ways:
     thorough: ThoroughCodec
 
     @classmethod
+    @cache
     def of(cls, dtype: Dtype, shape: tuple[int, ...]) -> Ways:
         manifest = make_manifest([spec("x", dtype, (-1, *shape))])
         return cls(FastCodec(manifest, read_floats()), ThoroughCodec(manifest))
@@ -73,7 +75,6 @@ def outcome(codec: TensorCodec, body: bytes, *, many: bool) -> tuple[object, ...
 
 SHAPES: list[tuple[int, ...]] = [(), (1,), (3,), (2, 3), (1, 1, 2), (2, 1)]
 DTYPES: list[Dtype] = ["float32", "float64"]
-WAYS = {(dtype, shape): Ways.of(dtype, shape) for dtype in DTYPES for shape in SHAPES}
 
 # The digits of a number are what parsers differ in, so many are drawn as text.
 digits = st.text("0123456789", min_size=1, max_size=25)
@@ -161,7 +162,7 @@ def bodies(draw: st.DrawFn, shape: tuple[int, ...], *, many: bool) -> bytes:
 def test_all_parsers_agree_on_any_body(
     data: st.DataObject, dtype: Dtype, shape: tuple[int, ...], many: bool
 ) -> None:
-    WAYS[dtype, shape].check(data.draw(bodies(shape, many=many)), many=many)
+    Ways.of(dtype, shape).check(data.draw(bodies(shape, many=many)), many=many)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +195,7 @@ def test_all_parsers_agree_on_any_body(
 def test_all_parsers_agree_on_ambiguous_bodies(text: str, dtype: Dtype) -> None:
     single: list[tuple[int, ...]] = [(3,), (1,)]
     for shape in single:
-        WAYS[dtype, shape].check(text.encode(), many=False)
+        Ways.of(dtype, shape).check(text.encode(), many=False)
     many = text.replace('"input"', '"inputs"').encode()
     for shape in SHAPES:
-        WAYS[dtype, shape].check(many, many=True)
+        Ways.of(dtype, shape).check(many, many=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer, callbacks
 
 
 class Counts(Callback):
@@ -32,3 +32,30 @@ class StopsOne(Callback):
         self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, index: int
     ) -> None:
         trainer.should_stop = trainer.should_stop or (trainer.global_rank == 1 and index == 2)
+
+
+class StopsAt(callbacks.Timer):
+    """As if the time were over after a number of updates."""
+
+    def __init__(self, update: int) -> None:
+        super().__init__(duration={"days": 1})
+        self.update = update
+
+    def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
+        trainer.should_stop = trainer.should_stop or trainer.global_step >= self.update
+
+
+class StopsWithin(Callback):
+    """Ends a run at a batch, also one that is not the last of an update."""
+
+    def on_train_batch_end(
+        self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, index: int
+    ) -> None:
+        trainer.should_stop = trainer.should_stop or index == 4
+
+
+class Accumulates(Callback):
+    """Sets what only an option may."""
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        trainer.accumulate_grad_batches = 2

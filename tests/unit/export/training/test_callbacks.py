@@ -3,42 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import (
-    EarlyStopping,
-    GradientAccumulationScheduler,
-    ModelCheckpoint,
-    StochasticWeightAveraging,
-    Timer,
-)
 
 from tests.unit.export.command_line import QUICK, run
 from tests.unit.export.training import runs
 from tests.unit.export.training.program import Network, of
 
 
-class StopsAt(Timer):
-    """As if the time were over after a number of updates."""
+@pytest.fixture
+def made() -> ModuleType:
+    """What Lightning has, and callbacks of ours; only these tests need it here, for seconds."""
+    from tests.unit.export.training import callbacks  # noqa: PLC0415
 
-    def __init__(self, update: int) -> None:
-        super().__init__(duration={"days": 1})
-        self.update = update
-
-    def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        trainer.should_stop = trainer.should_stop or trainer.global_step >= self.update
-
-
-class StopsWithin(Callback):
-    """Ends a run at a batch, also one that is not the last of an update."""
-
-    def on_train_batch_end(
-        self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, index: int
-    ) -> None:
-        trainer.should_stop = trainer.should_stop or index == 4
+    return callbacks
 
 
 def train(out: Path, *options: object, callbacks: Any = None) -> tuple[int, str]:
@@ -50,9 +31,9 @@ def train(out: Path, *options: object, callbacks: Any = None) -> tuple[int, str]
     ("update", "epochs", "weights"), [(4, 0, "last.ckpt"), (20, 1, "best.ckpt")]
 )
 def test_a_callback_ends_a_run_within_an_epoch(
-    update: int, epochs: int, weights: str, tmp_path: Path
+    update: int, epochs: int, weights: str, tmp_path: Path, made: ModuleType
 ) -> None:
-    code, printed = train(tmp_path, callbacks=lambda: [StopsAt(update)])
+    code, printed = train(tmp_path, callbacks=lambda: [made.StopsAt(update)])
     assert code == 0
     assert f"stopped after step {update} of 64: a callback ended it" in printed
     assert f"written: {tmp_path / 'last.ckpt'} (step {update})" in printed
@@ -64,17 +45,19 @@ def test_a_callback_ends_a_run_within_an_epoch(
     assert run(*exported, catalog={"tiny": of(Network)})[0] == 0
 
 
-def test_a_callback_ends_a_run_after_a_whole_update(tmp_path: Path) -> None:
+def test_a_callback_ends_a_run_after_a_whole_update(tmp_path: Path, made: ModuleType) -> None:
     """At batch 5 of an update of 3 batches."""
     code, printed = train(
-        tmp_path, "--accumulate-grad-batches", 3, callbacks=lambda: [StopsWithin()]
+        tmp_path, "--accumulate-grad-batches", 3, callbacks=lambda: [made.StopsWithin()]
     )
     assert code == 0
     assert "stopped after step 6 of 60" in printed
 
 
-def test_a_callback_ends_a_run_before_its_first_step(tmp_path: Path) -> None:
-    code, printed = train(tmp_path, callbacks=lambda: [Timer(duration={"seconds": 0})])
+def test_a_callback_ends_a_run_before_its_first_step(tmp_path: Path, made: ModuleType) -> None:
+    code, printed = train(
+        tmp_path, callbacks=lambda: [made.callbacks.Timer(duration={"seconds": 0})]
+    )
     assert code == 1
     assert "stopped after step 0 of 64: a callback ended it before the first step" in printed
 
@@ -88,44 +71,63 @@ def test_a_callback_of_one_process_ends_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("callback", "message"),
     [
-        (lambda: GradientAccumulationScheduler({0: 2}), "use --accumulate-grad-batches"),
-        (lambda: StochasticWeightAveraging(1e-2), "Lightning's epochs, of which a run has one"),
-        (ModelCheckpoint, "export keeps the checkpoints itself; see `keep`"),
+        (
+            lambda made: made.callbacks.GradientAccumulationScheduler({0: 2}),
+            "use --accumulate-grad-batches",
+        ),
+        (
+            lambda made: made.callbacks.StochasticWeightAveraging(1e-2),
+            "Lightning's epochs, of which a run has one",
+        ),
+        (
+            lambda made: made.callbacks.ModelCheckpoint(),
+            "export keeps the checkpoints itself; see `keep`",
+        ),
     ],
 )
 def test_callbacks_that_cannot_work(
-    callback: Any, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    callback: Any,
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    made: ModuleType,
 ) -> None:
-    assert train(tmp_path / "run", callbacks=lambda: [callback()])[0] == 2
+    assert train(tmp_path / "run", callbacks=lambda: [callback(made)])[0] == 2
     line = capsys.readouterr().err
-    assert f"`callbacks` cannot have {type(callback()).__name__}: " in line
+    assert f"`callbacks` cannot have {type(callback(made)).__name__}: " in line
     assert message in line
     assert not (tmp_path / "run").exists()
 
 
-class Accumulates(Callback):
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        trainer.accumulate_grad_batches = 2
-
-
-def test_a_callback_that_accumulates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert train(tmp_path, callbacks=lambda: [Accumulates()])[0] == 1
+def test_a_callback_that_accumulates(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], made: ModuleType
+) -> None:
+    assert train(tmp_path, callbacks=lambda: [made.Accumulates()])[0] == 1
     assert "sets accumulate_grad_batches to 2, but the run has 1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (lambda: None, "must return a list of callbacks, got None"),
-        (Accumulates, "must return a list of callbacks, got "),
-        (lambda: ["x"], "must return callbacks of `lightning.pytorch`, got builtins.str"),
-        (lambda: [EarlyStopping("loss")], "--early-stopping: `callbacks` has an EarlyStopping for"),
+        (lambda made: None, "must return a list of callbacks, got None"),
+        (lambda made: made.Accumulates(), "must return a list of callbacks, got "),
+        (lambda made: ["x"], "must return callbacks of `lightning.pytorch`, got builtins.str"),
+        (
+            lambda made: [made.callbacks.EarlyStopping("loss")],
+            "--early-stopping: `callbacks` has an EarlyStopping for",
+        ),
     ],
 )
 def test_callbacks_that_are_wrong(
-    value: Any, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    value: Any,
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    made: ModuleType,
 ) -> None:
-    assert train(tmp_path / "run", "--early-stopping", "loss", callbacks=value)[0] == 2
+    assert (
+        train(tmp_path / "run", "--early-stopping", "loss", callbacks=lambda: value(made))[0] == 2
+    )
     line = capsys.readouterr().err
     assert message in line
     assert line.count("\n") == 1
@@ -133,9 +135,11 @@ def test_callbacks_that_are_wrong(
 
 
 def test_what_lightning_rejects_is_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], made: ModuleType
 ) -> None:
-    assert train(tmp_path, callbacks=lambda: [Timer(), Timer()])[0] == 1
+    assert (
+        train(tmp_path, callbacks=lambda: [made.callbacks.Timer(), made.callbacks.Timer()])[0] == 1
+    )
     line = capsys.readouterr().err
     assert line.startswith("torchlane: training tiny fails: ")
     assert "Found more than one stateful callback of type `Timer`" in line

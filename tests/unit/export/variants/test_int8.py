@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +25,8 @@ from models.tensors import Arrays
 from tests.unit.export.definitions import definition, loaded, of_vectors, proved, subject
 
 NEEDED = "pip install 'torchlane[onnx-export,openvino]'"
-for package in ("onnxscript", "openvino"):
-    pytest.importorskip(package, reason=f"needs {NEEDED}")
+PACKAGES = ("onnxscript", "openvino")
+pytestmark = pytest.mark.skipif(not all(map(find_spec, PACKAGES)), reason=f"needs {NEEDED}")
 
 
 class Dense(nn.Module):
