@@ -92,7 +92,9 @@ def main(create: Create | None = None, arguments: Sequence[str] | None = None) -
         for name in chosen:
             source = f"{flag_of(name)} " if name in flags else f"{platform.sources[name]}="
             problem = problem.replace(f"{PREFIX}{name.upper()}=", source)
-        sys.stderr.write(f"torchlane: {problem}\n")
+        told = {"problem": problem}  # by the parent, once for all workers
+        if place is None or not news.pass_on(place.news, place.index, news.MISTAKE, told):
+            sys.stderr.write(f"torchlane: {problem}\n")
         return USAGE_EXIT_CODE
 
 
@@ -201,15 +203,18 @@ def _serve(create: Create, settings: Settings, place: Place | None, outputs: Out
 
 
 def _taken(settings: Settings) -> str | None:
-    """The setting of a port that seems to be in use; checked before models are loaded."""
+    """The setting of a port that seems to be in use, or of a host that is not this machine.
+
+    It is checked before models are loaded.
+    """
     for name in ("port", "grpc_port"):
         port: int | None = getattr(settings, name)
         try:
             bound_socket(settings.host, port).close() if port is not None else None
         except (socket.gaierror, UnicodeError):
-            return None  # listening will give a better error
-        except OSError:
-            return name
+            return "host"
+        except OSError as error:
+            return "host" if error.errno == errno.EADDRNOTAVAIL else name
     return None
 
 
@@ -244,6 +249,8 @@ def _supervise(create: Create | None, settings: Settings, workers: int, outputs:
     # Not at the top: it imports prometheus_client, before which METRICS_FOLDERS are unset.
     from app.processes.supervisor import Supervisor, WorkersPlan  # noqa: PLC0415
 
+    if taken := _taken(settings):
+        return _cannot_listen(settings, taken)
     try:
         bound = _config("", settings).bind_socket()
         bound.listen(BACKLOG)  # else a server that starts at the same time could have the port too
@@ -342,6 +349,8 @@ def _config(app: FastAPI | str, settings: Settings) -> uvicorn.Config:
 def _cannot_listen(settings: Settings, name: str = "port") -> int:
     setting = f"{flag_of(name)} ({PREFIX}{name.upper()})"
     hint = f"is port {getattr(settings, name)} in use? {setting} chooses another"
+    if name == "host":
+        hint = f"{setting} must name this machine, such as 127.0.0.1, or 0.0.0.0 for all addresses"
     sys.stderr.write(f"torchlane: cannot listen on {settings.host}; {hint}\n")
     return LISTEN_EXIT_CODE
 

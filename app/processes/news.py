@@ -10,11 +10,13 @@ import contextlib
 import json
 import os
 import socket
+import sys
 from collections.abc import Callable, Mapping
 
 import structlog
 
 LOG = structlog.get_logger(__name__)
+MISTAKE = "mistake"  # the level of what a user did wrong, which is a line on standard error
 MOST_BYTES = 4096  # of an event; a socket takes so few bytes whole or not at all
 MOST_KNOWN = 1024  # events that only some of the workers have had
 READ_BYTES = 65_536
@@ -73,7 +75,11 @@ class News:
                 *lines, self._rest = (self._rest + data).split(b"\n")
                 for line in lines:
                     worker, level, event = json.loads(line)
-                    if self._is_new(worker, level, event):
+                    if not self._is_new(worker, level, event):
+                        continue
+                    if level == MISTAKE:
+                        sys.stderr.write(f"torchlane: {event['problem']}\n")
+                    else:
                         getattr(LOG, level)(event.pop("event"), **event)
 
     def _is_new(self, worker: int, level: str, event: Mapping[str, object]) -> bool:

@@ -274,6 +274,7 @@ class Supervisor:
         """Restart a worker, unless that would not help."""
         none_serves = not any(other.loaded for other in self._lives.values())
         if code == USAGE_EXIT_CODE or (not life.loaded and none_serves):
+            self._news.read()  # says why
             LOG.error("worker_cannot_start", worker=index, exit_code=code)
             self._exit_code = code or 1
             self._stop()

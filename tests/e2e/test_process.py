@@ -89,6 +89,21 @@ def test_a_busy_port_is_reported_and_nothing_starts(models: Path, log: Path, wor
     assert "Traceback" not in log.read_text()
 
 
+@pytest.mark.parametrize("host", ["nohost.invalid", "192.0.2.1"])
+def test_a_host_that_is_not_this_machine(models: Path, log: Path, host: str) -> None:
+    with start_process(log, host=host, workers="2", model_dir=str(models)) as process:
+        assert process.wait(60) == 1
+    assert f"cannot listen on {host}; --host (TORCHLANE_HOST) must name" in log.read_text()
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_wrong_file_is_told_once(models: Path, log: Path, workers: str) -> None:
+    settings = {"models_file": "nope.toml", "workers": workers}
+    with start_process(log, **settings, model_dir=str(models)) as process:
+        assert process.wait(60) == 2
+    assert log.read_text().count("torchlane: TORCHLANE_MODELS_FILE=nope.toml: No such file") == 1
+
+
 def test_sigterm_answers_accepted_requests_and_rejects_the_rest(models: Path, log: Path) -> None:
     async def scene(server: Server) -> None:
         async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:

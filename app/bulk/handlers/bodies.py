@@ -23,6 +23,7 @@ from app.bulk.columns import (
 )
 from app.bulk.decoding import list_of, plain, read_file, undecoded
 from app.bulk.errors import BulkError
+from app.bulk.numbers import without_decimals
 from app.codecs.base import JSON, OCTET_STREAM
 from app.errors import InvalidInput
 from models.handlers import media_type_of
@@ -125,7 +126,8 @@ class BodyRecipe:
         began = time.perf_counter()
         columns, choice, count = raw.chunk.columns(), self.choice, len(raw.chunk)
         block = undecoded(BodyBlock, raw, columns, choice, integer_ids=self.integer_ids)
-        values = Columns({name: list_of(columns.values[name]) for name in choice.inputs})
+        cells = {name: without_decimals(columns.values[name]) for name in choice.inputs}
+        values = Columns({name: list_of(each) for name, each in cells.items()})
         good = []
         for row in range(count):
             if row in block.errors:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 from structlog.testing import capture_logs
 
-from app.processes.news import MOST_BYTES, News, pass_on
+from app.processes.news import MISTAKE, MOST_BYTES, News, pass_on
 
 LOADED = {"event": "model_loaded", "model": "digits/1"}
 FAILED = {"event": "model_not_loaded", "model": "bad/1", "problem": "its file is broken"}
@@ -39,6 +39,13 @@ def test_what_every_worker_has_is_logged_once() -> None:
         told = logged(channel, (0, "info", first[0]), (1, "info", first[1]), (1, "error", FAILED))
         assert told == ["info model_loaded digits/1", "error model_not_loaded bad/1"]
         assert logged(channel, (0, "error", FAILED)) == []
+
+
+def test_what_a_user_did_wrong_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with news() as channel:
+        wrong = {"problem": "TORCHLANE_MODELS_FILE=nope: No such file"}
+        assert logged(channel, (0, MISTAKE, wrong), (1, MISTAKE, wrong)) == []
+    assert capsys.readouterr().err == f"torchlane: {wrong['problem']}\n"
 
 
 def test_a_worker_that_replaces_another_repeats_nothing_but_errors() -> None:
