@@ -294,7 +294,6 @@ def _releases(
     metrics: Metrics,
     worker: Worker | None,
 ) -> Releases:
-    """The releases of the models file."""
     file = None if settings.models_file is None else ReleaseFile(settings.models_file)
     judging = worker.shared.releases if worker else None
     return Releases(

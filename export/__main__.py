@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 
+from models.command_lines import INTERRUPTED_EXIT_CODE
 from models.streams import open_closed_streams
 
 signals: list[int] = []
@@ -27,5 +28,5 @@ if __name__ == "__main__":
         code = main(sys.argv[1:], CATALOG)
     except KeyboardInterrupt:
         sys.stderr.write("torchlane: interrupted; nothing was written\n")
-        code = 130  # the shell's convention for SIGINT
-    sys.exit(128 + signals[0] if signals and code == 130 else code)
+        code = INTERRUPTED_EXIT_CODE
+    sys.exit(128 + signals[0] if signals and code == INTERRUPTED_EXIT_CODE else code)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from export.errors import ExportError, UsageError
 from export.options import adoption, artifacts, handlers, measuring, signing, training
+from models.command_lines import INTERRUPTED_EXIT_CODE
 from models.extras import MissingExtra, check_extra
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def main(
         if command == TRAIN:
             outcome = "--resume continues from the last checkpoint, if there is one"
         sys.stderr.write(f"torchlane: interrupted; {outcome}\n")
-        return 130  # the shell's convention for SIGINT
+        return INTERRUPTED_EXIT_CODE
 
 
 class _Parser(argparse.ArgumentParser):

@@ -239,7 +239,6 @@ def _items_of_files(
     many: bool,
     invalid: dict[int, InvalidItem] | None,
 ) -> list[Item]:
-    """One item from each file of a form."""
     items = []
     for index, file in enumerate(files):
         try:

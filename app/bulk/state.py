@@ -162,7 +162,6 @@ class EarlierRun:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run is finished."""
         return bool(self.manifest.get("status") == "finished")
 
 

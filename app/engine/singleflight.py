@@ -44,7 +44,6 @@ class SingleFlight(Generic[T]):
         return len(self._flights)
 
     def get(self, key: bytes) -> T | None:
-        """The open flight of a key."""
         return self._flights.get(key)
 
     def waiters(self) -> set[Submission]:

@@ -120,7 +120,6 @@ class Value:
             VALUE.pack_into(self._home.entries, self._at, value)
 
     def get(self) -> float:
-        """The value."""
         return self._amount
 
     def set_exemplar(self, exemplar: Exemplar | None) -> None:

@@ -109,7 +109,10 @@ class HandlerInstaller:
             counts = HandlerCounts(self._metrics, model)
             spec = _spec(manifest, settings, folder)
             pool = make_pool(spec, versions, counts)
-            await _started(model, pool)
+            try:
+                await pool.start()
+            except HandlerFailed as error:
+                raise ArtifactInvalid(str(error)) from error
             try:
                 step("prove", "replaying examples")
                 for index, example in enumerate(manifest.golden):
@@ -171,13 +174,6 @@ class HandlerInstaller:
         stack = self._running.pop(pool, None)
         if stack is not None:
             await in_thread(stack.close)
-
-
-async def _started(model: ModelId, pool: HandlerPool) -> None:
-    try:
-        await pool.start()
-    except HandlerFailed as error:
-        raise ArtifactInvalid(str(error)) from error
 
 
 def _cannot_run_as(user: str) -> str | None:

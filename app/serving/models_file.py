@@ -172,7 +172,6 @@ class ModelsFile:
         return self._settings.get(name, self._defaults)
 
     def releases(self) -> dict[str, Release]:
-        """The releases, by model."""
         settings = self._settings.items()
         return {name: each.release for name, each in settings if each.release is not None}
 

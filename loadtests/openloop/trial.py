@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -233,8 +232,7 @@ def quantiles(values: Array, percents: Sequence[float]) -> list[float]:
     """
     if not len(values):
         return [0.0 for _ in percents]
-    ascending = np.sort(values)
-    return [float(ascending[math.ceil(len(values) * each / 100) - 1]) for each in percents]
+    return [float(each) for each in np.percentile(values, percents, method="inverted_cdf")]
 
 
 def _typical_p99(values: Array, part_of: Array) -> float:

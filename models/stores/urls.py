@@ -66,7 +66,6 @@ class StoreUrl:
     path: str = ""
 
     def __str__(self) -> str:
-        """The URL."""
         place = f"//{self.place}" * bool(self.place)
         return f"{self.scheme}:{place}" + f"/{self.path}" * bool(self.path)
 

@@ -225,7 +225,6 @@ class Relay:
             await asyncio.sleep(0)  # `_serve_some` begins with the next ones
 
     def close(self) -> None:
-        """Close all connections."""
         self.turns.close()
         while self._arrived:
             self._arrived.popleft().close()

@@ -104,7 +104,6 @@ class Streams:
         self.end(context, Overloaded(many, retry_after_s=AGAIN_S))
 
     def end(self, context: Context, error: Overloaded | DeadlineExceeded | ShuttingDown) -> None:
-        """End a stream with an error."""
         if context in self._open:
             self._open[context].error = error
         self._reader.abort(context, error, "")
@@ -193,7 +192,6 @@ class Reflection:
         requests: AsyncIterator[reflection_pb2.ServerReflectionRequest],
         context: Context,
     ) -> AsyncIterator[reflection_pb2.ServerReflectionResponse]:
-        """Answer a stream of requests."""
         late = DeadlineExceeded(f"a reflection stream ends after {REFLECTION_S:.0f} s")
         timer = asyncio.get_running_loop().call_later(
             REFLECTION_S, self._streams.end, context, late

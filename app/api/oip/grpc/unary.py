@@ -60,7 +60,6 @@ class Unary:
         self._parts = parts
 
     async def __call__(self, _: object, context: Context) -> bytes:
-        """Answer one call."""
         fields = fields_of(context)
         record = self._begun(fields, context)
         shown_id = record.request_id.decode("ascii")

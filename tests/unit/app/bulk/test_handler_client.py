@@ -8,8 +8,9 @@ import threading
 import pytest
 
 from app.bulk.errors import BulkError
-from app.bulk.handlers.bodies import JSON, Body
+from app.bulk.handlers.bodies import Body
 from app.bulk.handlers.client import Client, Outcome
+from app.codecs.base import JSON
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1\r\n\r\n7"
 OVER = (
