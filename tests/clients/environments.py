@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import sysconfig
 import venv
 from pathlib import Path
 
@@ -21,6 +22,9 @@ def environment(once: Once, name: str) -> Path:
 
     def fill(folder: Path) -> None:
         venv.create(folder)
+        # Of our own packages those that are pinned alike, which are most: pip installs the others.
+        (packages,) = folder.glob("lib/python3*/site-packages")
+        (packages / "ours.pth").write_text(sysconfig.get_path("purelib"))
         pip = (sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"))
         how = ("--quiet", "--no-deps", "--no-compile")  # most modules are never imported
         done = subprocess.run(

@@ -31,7 +31,15 @@ from tests.s3 import Bucket, Fault, Handler, Proxy, Seen, free_port, only, proxi
 
 START_LIMIT_S = 240.0
 API, FILES = "/api/2.0/mlflow/", "/api/2.0/mlflow-artifacts/artifacts/"
-QUIET = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+# What `mlflow server`, which imports all of it once more, gives to its server.
+GIVEN = {
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "_MLFLOW_SERVER_FILE_STORE": "sqlite:///db",
+    "_MLFLOW_SERVER_ARTIFACT_DESTINATION": "files",
+    "_MLFLOW_SERVER_ARTIFACT_ROOT": "mlflow-artifacts:/",
+    "_MLFLOW_SERVER_SERVE_ARTIFACTS": "true",
+}
 
 
 class Registry:
@@ -79,13 +87,12 @@ def mlflow_port(once: Once, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     folder = tmp_path_factory.mktemp("mlflow")
     port = free_port()
     python = environment(once, "mlflow") / "bin" / "python"
-    places = ("--backend-store-uri", f"sqlite:///{folder}/db", "--artifacts-destination")
-    command = [python, "-m", "mlflow", "server", "--workers", "1", "--port", str(port), *places]
+    command = [python, "-m", "uvicorn", "--port", str(port), "mlflow.server.fastapi_app:app"]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            [*map(str, command), str(folder / "files")],
+            [*map(str, command)],
             cwd=folder,
-            env={**os.environ, **QUIET, "PYTHONPATH": ""},
+            env={**os.environ, **GIVEN, "PYTHONPATH": ""},
             stdout=log,
             stderr=log,
             start_new_session=True,

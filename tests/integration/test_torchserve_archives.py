@@ -271,7 +271,7 @@ async def test_a_detector_runs_the_archives_own_eager_model(
     ]
 
 
-@pytest.mark.soak  # tests/unit/torchlane/torchserve/test_archive.py has functions, types and statuses
+@pytest.mark.soak  # tests/unit/torchlane/torchserve has functions, types and statuses
 async def test_a_function_alone_chooses_types_and_statuses(
     server: Listening, tmp_path: Path
 ) -> None:

@@ -20,11 +20,12 @@ from export.errors import ExportError
 from export.proving.prove import ProofOptions, prove_variants
 from export.variants.base import Draft, NotApplicable, Subject
 from export.variants.compiled import AotInductor, find_compiler
-from models.definitions.definition import Definition
+from export.variants.programs import program_of
 from models.forms import Forward
 from models.manifest import Manifest
 from models.processor import cpu_flags, machine
 from models.tensors import Arrays, Dimension, TensorSpec
+from tests.artifacts import small_subject
 from tests.unit.export.definitions import Branching, definition, loaded, proved, quiet, subject
 
 ROOT = Path(__file__).parents[4]
@@ -107,41 +108,44 @@ class Odd(nn.Module):
         return x * 2
 
 
-def compiled(model: Definition, folder: Path) -> Case:
-    of = subject(model)
+def compiled(of: Subject, folder: Path) -> Case:
     draft = COMPILED.make(of, folder)
-    return Case(of, draft, folder, loaded(draft, folder, model))
+    return Case(of, draft, folder, loaded(draft, folder, of.definition))
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Case:
-    return compiled(SHARED, tmp_path_factory.mktemp("shared"))
+def small(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """Of the model that is compiled for other tests too."""
+    return compiled(small_subject(), tmp_path_factory.mktemp("small"))
 
 
 class TestFile:
-    def test_compiled_file_is_for_one_device_kind(self, shared: Case) -> None:
-        draft = shared.draft
+    def test_compiled_file_is_for_one_device_kind(self, small: Case) -> None:
+        draft = small.draft
         assert (draft.file, draft.format) == ("compiled.pt2", "aotinductor")
         assert draft.device_kinds == ("cpu",)
         assert draft.made_by.startswith("torch.export + AOTInductor (freezing, ")
         assert draft.made_by.endswith(f", {find_compiler()})")
-        assert [path.name for path in shared.folder.iterdir()] == ["compiled.pt2"]
+        assert [path.name for path in small.folder.iterdir()] == ["compiled.pt2"]
 
-    def test_a_proof_records_what_it_needs(self, shared: Case, tmp_path: Path) -> None:
+    def test_a_proof_records_what_it_needs(self, small: Case, tmp_path: Path) -> None:
         options = ProofOptions(("compiled",), max_batch=2)
-        proof = prove_variants(shared.of, options, tmp_path, lambda name: quiet)
+        proof = prove_variants(small.of, options, tmp_path, lambda name: quiet)
         variant = proof.variants["compiled"]
         assert (variant.format, variant.optimized) == ("aotinductor", None)
-        assert variant.native == shared.draft.native
+        assert variant.native == small.draft.native
 
-    def test_this_cpu_has_the_required_flags(self, shared: Case) -> None:
-        native = shared.draft.native
+    def test_this_cpu_has_the_required_flags(self, small: Case) -> None:
+        native = small.draft.native
         assert native is not None
         assert native.architecture == machine()
         assert set(native.requires) <= cpu_flags()
         assert list(native.requires) == sorted(set(native.requires))
-        if "x86-64-v" in shared.draft.made_by:
+        if "x86-64-v" in small.draft.made_by:
             assert {"avx2", "fma"} <= set(native.requires)
+
+
+SHAPES = ((1, 2, 1), (1, 7, 1), (2, 2, 9), (5, 64, 256), (3, 3, 3))
 
 
 def inputs(batch: int, s: int, q: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -150,19 +154,36 @@ def inputs(batch: int, s: int, q: int) -> tuple[torch.Tensor, torch.Tensor, torc
 
 
 class TestFreeDimensions:
-    def test_every_shape_matches_eager(self, shared: Case) -> None:
-        proved(shared.form, shared.of, "float32")
-        for batch, s, q in ((1, 2, 1), (1, 7, 1), (2, 2, 9), (5, 64, 256), (3, 3, 3)):
-            given = inputs(batch, s, q)
-            np.testing.assert_allclose(shared.form(*given)[0], shared.of.eager(*given), rtol=1e-5)
+    def test_every_shape_matches_eager(self, small: Case) -> None:
+        proved(small.form, small.of, "float32")
+        for batch, size in ((1, 1), (1, 7), (2, 8), (5, 2)):
+            given = torch.rand(batch, 1, 4, 4), torch.rand(batch, size)
+            wanted = small.of.eager(*given).detach()
+            np.testing.assert_allclose(small.form(*given)[0], wanted, rtol=1e-4, atol=1e-5)
 
-    def test_sizes_above_the_declared_maximum_are_refused(self, shared: Case) -> None:
-        with pytest.raises(ValueError, match="input 'b' is"):
-            shared.form(*inputs(1, 3, 257))
+    def test_sizes_above_the_declared_maximum_are_refused(self, small: Case) -> None:
+        with pytest.raises(ValueError, match="input 'shift' is"):
+            small.form(torch.rand(1, 1, 4, 4), torch.rand(1, 9))
+
+    def test_one_dimension_of_two_inputs(self) -> None:
+        """The program that is compiled; the next test does it."""
+        of = subject(SHARED)
+        program = program_of(of, "cpu").module()
+        for batch, s, q in SHAPES:
+            given = inputs(batch, s, q)
+            np.testing.assert_allclose(program(*given), of.eager(*given), rtol=1e-5)
+
+    @pytest.mark.soak
+    def test_one_dimension_of_two_inputs_compiles(self, tmp_path: Path) -> None:
+        case = compiled(subject(SHARED), tmp_path)
+        proved(case.form, case.of, "float32")
+        for batch, s, q in SHAPES:
+            given = inputs(batch, s, q)
+            np.testing.assert_allclose(case.form(*given)[0], case.of.eager(*given), rtol=1e-5)
 
     @pytest.mark.soak
     def test_similar_names_and_tight_bounds_compile(self, tmp_path: Path) -> None:
-        case = compiled(SHORT, tmp_path)
+        case = compiled(subject(SHORT), tmp_path)
         for length in (1, 2):
             result = case.form(torch.full((2, 1), 5.0), torch.ones(2, length))[0]
             assert result.tolist() == [[5, length]] * 2
@@ -197,9 +218,9 @@ def test_a_fixed_batch_axis_is_reported_in_one_line(tmp_path: Path) -> None:
     assert "\n" not in message
 
 
-def test_a_file_that_cannot_be_written(shared: Case, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written(small: Case, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"^cannot write compiled\.pt2: No such file"):
-        COMPILED.make(shared.of, tmp_path / "missing")
+        COMPILED.make(small.of, tmp_path / "missing")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
