@@ -27,6 +27,11 @@ CLASSES: Mapping[TextTask, str] = {
     "rerank": "AutoModelForSequenceClassification",
     "classify-tokens": "AutoModelForTokenClassification",
 }
+# Of saved classes whose heads may have weights of the same names -> the task that fits.
+HEADS: Mapping[str, TextTask] = {
+    "ForSequenceClassification": "classify",
+    "ForTokenClassification": "classify-tokens",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +199,7 @@ def load_encoder(name: str, config: Any, weights: Weights, task: TextTask) -> tu
             f"transformers has no {name} for the model type {config.model_type!r}; "
             "choose another --task"
         )
+    _check_head(kind.__name__, config, task)
     # Its log lines and progress bars would mix with export's; errors still raise.
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -214,6 +220,17 @@ def load_encoder(name: str, config: Any, weights: Weights, task: TextTask) -> tu
         )
     _check_encoder(model, weights, loading["unexpected_keys"])
     return model, len(missing) == len(loading["missing_keys"])
+
+
+def _check_head(name: str, config: Any, task: TextTask) -> None:
+    """Raise FolderError if the weights are those of another head, whose names may be the same."""
+    saved_class = architecture(config)
+    for head, right in HEADS.items():
+        if saved_class.endswith(head) and name.endswith(tuple(HEADS)) and not name.endswith(head):
+            raise FolderError(
+                f"the weights are those of a {saved_class}, not of the {name} that --task {task} "
+                f"needs; use --task {right}"
+            )
 
 
 def _check_weights(weights: Weights, config: Any) -> None:

@@ -43,6 +43,21 @@ def test_weights_without_the_tasks_head(folder: Path, task: TextTask) -> None:
     refused(folder, why, task)
 
 
+@pytest.mark.parametrize(
+    ("saved_class", "task", "right"),
+    [
+        ("BertForSequenceClassification", "classify-tokens", "classify"),
+        ("BertForTokenClassification", "classify", "classify-tokens"),
+    ],
+)
+def test_weights_of_another_head(
+    tmp_path: Path, saved_class: str, task: TextTask, right: str
+) -> None:
+    save(tmp_path, saved_class, bert_config(num_labels=2))
+    why = rf"are those of a {saved_class}, not of the Bert\w+ that --task {task} needs; use --task "
+    refused(tmp_path, f"{why}{right}$", task)
+
+
 def test_weights_missing_a_layer(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     del weights["encoder.layer.1.output.dense.weight"]
