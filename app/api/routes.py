@@ -5,13 +5,13 @@ from __future__ import annotations
 from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
+from starlette.responses import RedirectResponse
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.access import Scraper
 from app.api.admin import add_admin
 from app.api.dialect import Dialects
-from app.api.docs_page import add_docs_page
 from app.api.errors import FORM, ROUTE, ErrorForm
 from app.api.instances import InstancesCall
 from app.api.invocations.call import InvocationsCall
@@ -23,6 +23,7 @@ from app.api.openapi import schemas
 from app.api.page.routes import add_page
 from app.api.probes import HEALTH, add_probe
 from app.api.service import Service
+from app.api.static_files import PackagedFiles
 from app.api.text.dialect import OPENAI, TEI
 from app.api.torchserve.dialect import TORCHSERVE
 from app.api.transport.asgi_predict import PredictionApp
@@ -30,6 +31,7 @@ from app.metrics import OPENMETRICS
 
 # The first one also has the paths that belong to none. `dialects_with` adds `invocations`.
 DIALECTS = (NATIVE, OIP, TORCHSERVE, KSERVE, OPENAI, TEI)
+SWAGGER = ("fastapi_offline", "static")  # the distribution files of Swagger UI
 
 
 class PredictRoute(APIRoute):
@@ -111,7 +113,7 @@ def add_routes(
         dialect.add_routes(app, service)
     add_admin(app, service)
     _add_health(app, service)
-    add_docs_page(app)
+    _add_docs_page(app)
     add_page(app, service, shown=shows_page)
     if health_route is not None and health_route not in dialects_with().probes:
         add_probe(app, service, health_route, "platform_health")
@@ -196,3 +198,20 @@ def _add_health(app: FastAPI, service: Service) -> None:
         """The metrics, for Prometheus."""
         content, kind = await service.metrics.scraped_as(request.headers.get("accept", ""))
         return Response(content, headers={"content-type": kind, "vary": "Accept"})
+
+
+def _add_docs_page(app: FastAPI) -> None:
+    """Serve the API reference at /docs: Swagger UI from local files, without internet access.
+
+    All addresses in it are relative, so it works behind a proxy that removes a path prefix.
+    """
+    # Swagger UI's style sheet embeds its icons as data: URLs.
+    served = PackagedFiles((__package__, "docs"), SWAGGER, images="data:")
+    app.add_route("/docs", served.page("docs.html"), include_in_schema=False)
+    app.add_route("/docs/", _back_to_docs, include_in_schema=False)
+    app.mount("/docs", served)
+
+
+async def _back_to_docs(_: Request) -> RedirectResponse:
+    """Redirect without the host and prefix, which a proxy may have changed."""
+    return RedirectResponse("../docs")

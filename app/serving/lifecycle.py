@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
@@ -26,7 +26,6 @@ from app.registry.loaded_models import (
 )
 from app.registry.readiness import Readiness, Requirements
 from app.registry.repository import Contents, Repository
-from app.serving.fetching import Source
 from app.serving.installer import Installer
 from app.serving.models_file import ModelsFile
 from app.serving.overrides import ALL, Override, Overrides
@@ -43,6 +42,25 @@ LOG = structlog.get_logger(__name__)
 CLOSE_PATIENCE_S = 5.0  # maximum wait for a replica still in native code when the process ends
 MIN_CLOSE_S = 0.1  # minimum wait, if the budget is spent
 OVERRIDES_LOOK_S = 1.0  # seconds between checks for requests made to another process
+
+
+class Source(Protocol):
+    """Keeps the repository as a store has it; `app.sources.source` has the real one."""
+
+    async def need(self, versions: Collection[ModelId]) -> None:
+        """Replace the versions whose files are needed in addition to the policy's."""
+
+    async def first(self) -> None:
+        """Wait until the repository has something to serve, or the store has failed."""
+
+    async def refresh(self) -> None:
+        """Look at the store now, and wait until that has ended, or for a time."""
+
+    async def close(self) -> None:
+        """Look no more."""
+
+    def why_empty(self) -> str:
+        """Why there are no models."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,13 @@ import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Literal
 
 import numpy as np
 import orjson
 import uvloop
 
 from loadtests.openloop.address import ServerAddress
-from loadtests.openloop.arrivals import ArrivalKind, schedule
 from loadtests.openloop.connection import Response
 from loadtests.openloop.generator import NO_ANSWER, RequestLog, TrialLimits, TrialTooLarge, send
 from loadtests.traffic.calls import Expectation, LoadCall
@@ -26,6 +26,7 @@ LEAST_REQUEST_BYTES = 64  # of the shortest request, to reject too many before d
 TIMEOUT_STATUSES = (408, 504)  # accepted, and dropped after the deadline
 REJECTION_STATUSES = (429, 503)  # at once
 SERVER_FAULT = 500
+ArrivalKind = Literal["poisson", "uniform"]
 
 
 class Kind(IntEnum):
@@ -122,7 +123,7 @@ class Sender:
         """
         whole_s = plan.settle_s + plan.seconds
         _check_size(plan.rate_per_s * whole_s * LEAST_REQUEST_BYTES)
-        self._due_s = schedule(self._arrivals, plan.rate_per_s, whole_s, plan.seed)
+        self._due_s = _schedule(self._arrivals, plan.rate_per_s, whole_s, plan.seed)
         self._requests, self._expectations = [], []  # those of the trial before make room
         size = 0
         for _ in self._due_s:
@@ -194,6 +195,26 @@ class Sender:
 def longest_s(rate_per_s: float, request_bytes: float) -> float:
     """Return for how many seconds memory should hold requests of this mean size, with a margin."""
     return MARGIN * MAX_REQUEST_BYTES / (rate_per_s * max(LEAST_REQUEST_BYTES, request_bytes))
+
+
+def _schedule(kind: ArrivalKind, rate_per_s: float, seconds: float, seed: int) -> Array:
+    """Draw arrival times with a constant mean rate, so that no answer can delay a request.
+
+    Args:
+        kind: `poisson`: independent users, exponential gaps; `uniform`: equal gaps.
+        rate_per_s: the mean rate.
+        seconds: how long.
+        seed: of the random gaps.
+
+    Returns:
+        ascending seconds from the start, float64 of shape (n,), all below `seconds`.
+    """
+    if kind == "uniform":
+        return np.arange(round(rate_per_s * seconds), dtype=np.float64) / rate_per_s
+    rng = np.random.default_rng(seed)
+    # Given their number, the arrivals of a Poisson process are independent and uniform.
+    number = rng.poisson(rate_per_s * seconds)
+    return np.sort(rng.random(number)) * seconds
 
 
 def _check_size(size_bytes: float) -> None:

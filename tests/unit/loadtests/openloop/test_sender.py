@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from loadtests.openloop.address import ServerAddress
-from loadtests.openloop.arrivals import ArrivalKind
 from loadtests.openloop.generator import NO_ANSWER, TrialLimits, TrialTooLarge
-from loadtests.openloop.sender import Kind, Sender, TrialPlan, longest_s
+from loadtests.openloop.sender import ArrivalKind, Kind, Sender, TrialPlan, longest_s
 from loadtests.traffic.calls import LoadCall
 
 LIMITS = TrialLimits(16, 2.0)
