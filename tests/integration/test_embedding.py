@@ -18,6 +18,7 @@ import torchlane
 from app.access.entries import make_key
 from app.settings import SettingsError
 from tests.artifacts import write_artifact
+from tests.e2e.forking import run
 
 
 @pytest.fixture
@@ -101,8 +102,8 @@ torchlane.create_app(model_dir="nowhere", devices="cpu")
 
 
 def test_logs_go_to_the_handlers_of_the_program() -> None:
-    done = subprocess.run([sys.executable, "-c", LOGS], check=True, capture_output=True, text=True)
-    assert done.stdout == ""
+    done = run("-c", LOGS)
+    assert (done.returncode, done.stdout) == (0, "")
     assert "app.main says event='starting' runs='" in done.stderr
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from torch import nn
 from models.archive import check_archive
 from models.operators import operators_in
 from tests.artifacts import scripted
+from tests.e2e import forking
 
 # Stands in for torchvision's library, with kernels in Python.
 STAND_IN = """
@@ -59,12 +59,12 @@ ROOT = Path(__file__).parents[3]
 
 
 def run(code: str, folder: Path, path: str = "") -> subprocess.CompletedProcess[str]:
-    """Run a program in a process of its own, where nothing else is loaded."""
+    """Run a program in a process of its own, where no operators are loaded."""
     program = folder / "program.py"  # a file, because TorchScript reads the source of a class
     program.write_text(f"import sys; sys.path[:0] = [{str(ROOT)!r}, {path!r}]\n{code}")
-    command = [sys.executable, "-W", "ignore", "-P", str(program)]
-    return subprocess.run(
-        command, check=False, cwd=folder, capture_output=True, text=True, timeout=220
+    main = f"import runpy; runpy.run_path({str(program)!r}, run_name='__main__')"
+    return forking.run(
+        "-c", f"import warnings; warnings.simplefilter('ignore'); {main}", folder=folder
     )
 
 
