@@ -265,7 +265,7 @@ class Supervisor:
             self._replace(index, life, code)
             self._see_whether_all_loaded()
             self._announce()
-        elif not life.ended_by_us:
+        elif life.listens and not life.ended_by_us:  # before that it has lost nothing
             self._exit_code = self._exit_code or code
         if self._stopping and not self._lives:
             self._end(self._exit_code)
