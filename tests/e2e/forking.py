@@ -25,7 +25,8 @@ from filelock import FileLock
 from deploy.compile import BUILDS, ROOT, digest
 
 MODULES = ("app", "tests.e2e.slow_app", "tests.chaos.server")
-FOLDER = f"torchlane-forks-{os.environ.get('PYTEST_XDIST_TESTRUNUID', os.getpid())}"
+FOLDER = f"torchlane-{os.environ.get('PYTEST_XDIST_TESTRUNUID', str(os.getpid()))[:12]}"
+LIMIT_S = 200.0  # less than a test may take
 TEMPORARY = Path(tempfile.gettempdir())  # before a test changes it
 
 
@@ -153,7 +154,12 @@ def run(
         tempfile.TemporaryFile("w+") as error,
     ):
         streams = [each.fileno() for each in (nothing, out, error)]
-        code = start("programs", command, given, streams, folder).wait()
+        process = start("programs", command, given, streams, folder)
+        try:
+            code = process.wait(LIMIT_S)
+        finally:
+            process.kill()
+            process.wait()
         for each in (out, error):
             each.seek(0)
         return subprocess.CompletedProcess(command, code, out.read(), error.read())

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -29,12 +27,12 @@ from models.resources import resident_bytes
 from models.runtimes import SharedModels, VariantFile, named_file
 from models.tensors import Dimension
 from tests.artifacts import PICTURE, SHIFT, small_answer, small_batch, small_variant
+from tests.e2e.forking import run
 from tests.unit.export import definitions
 from tests.unit.models.manifests import spec
 
 pytestmark = pytest.mark.timeout(900)  # a compiler, on a machine that is busy
 CPU = torch.device("cpu")
-ROOT = Path(__file__).parents[3]
 
 
 def call(form: Forward, size: int = 5) -> Any:
@@ -79,10 +77,7 @@ class TestCompiled:
     def test_two_threads_share_a_package(self, package: bytes, tmp_path: Path) -> None:
         """In its own process, because threads that deadlock with the GIL stop all of it."""
         (tmp_path / "compiled.pt2").write_bytes(package)
-        command = [sys.executable, "-c", TWO_THREADS, str(tmp_path / "compiled.pt2")]
-        done = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False
-        )
+        done = run("-c", TWO_THREADS, tmp_path / "compiled.pt2")
         assert (done.stdout, done.returncode) == ("right\nright\n", 0), done.stderr
 
 
