@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 LOG = structlog.get_logger(__name__)
 LISTEN_EXIT_CODE = 1
 # With one of these, prometheus_client would keep values in files; it reads them on import.
+# What the system says of a host that is not this machine.
+NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL)
 METRICS_FOLDERS = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
 
 # Builds the application in the given worker process, or in the only process if it is None.
@@ -214,7 +216,7 @@ def _taken(settings: Settings) -> str | None:
         except (socket.gaierror, UnicodeError):
             return "host"
         except OSError as error:
-            return "host" if error.errno == errno.EADDRNOTAVAIL else name
+            return "host" if error.errno in NOT_HERE else name
     return None
 
 

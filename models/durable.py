@@ -51,11 +51,13 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 def locked(path: Path, wait_s: float = 0.0) -> Iterator[None]:
     """Hold the lock of a file during the block; it is created if it is missing, and stays.
 
+    Only its owner can open it: anybody who can may hold the lock.
+
     Raises:
         BlockingIOError: if another process holds it for longer than `wait_s`.
         OSError: if it cannot be opened.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         ends_at = time.monotonic() + wait_s
         while True:

@@ -38,7 +38,7 @@ Watch: TypeAlias = Callable[[], Mapping[int, int]]
 
 
 def nothing() -> None:
-    """Do nothing between forwards."""
+    """Do nothing: what a callback does by default, or what there is to cancel."""
 
 
 def this_thread() -> dict[int, int]:

@@ -24,7 +24,7 @@ from models.stores.urls import place
 from models.streams import open_closed_streams
 
 if TYPE_CHECKING:
-    from app.settings import Settings
+    pass
 
 PACKAGES = ("pyarrow", "rich")  # of the extra
 # Flag -> the setting that it overrides.
@@ -41,14 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check_extra("score", "bulk", PACKAGES)
         if options.ray is not None:
             check_extra("--ray", "ray", ("ray",))
-        # Not at the top: they import much, torch and packages of the extra too.
-        from app.logs import configure_logs  # noqa: PLC0415
-
-        settings = _settings(options)
-        configure_logs(settings.log_level, settings.log_format)
-        from app.bulk.run import run  # noqa: PLC0415
-
-        return run(options, settings)
+        return _run(options)
     except (BulkError, MissingExtra, TorchlaneError) as error:
         tell(f"torchlane: {error}")
         return error.exit_code if isinstance(error, BulkError) else UsageError.exit_code
@@ -120,19 +113,24 @@ def _names(text: str) -> list[str]:
     return names
 
 
-def _settings(options: argparse.Namespace) -> Settings:
-    """The settings of the environment, with the command line's overrides.
+def _run(options: argparse.Namespace) -> int:
+    """Run with the settings of the environment and the command line's overrides.
 
     Raises:
-        UsageError: if one is invalid; the message names the flag or the variable.
+        UsageError: if a setting is invalid; the message names the flag or the variable.
     """
-    # Not at the top: its imports take long.
+    # Not at the top: they import much, torch and packages of the extra too.
+    from app.logs import configure_logs  # noqa: PLC0415
     from app.settings import PREFIX, SettingsError, load_settings  # noqa: PLC0415
 
     overrides = {name: getattr(options, name) for name in SETTINGS}
     overrides = {name: value for name, value in overrides.items() if value is not None}
     try:
-        return load_settings(os.environ, **overrides)
+        settings = load_settings(os.environ, **overrides)
+        configure_logs(settings.log_level, settings.log_format)
+        from app.bulk.run import run  # noqa: PLC0415
+
+        return run(options, settings)
     except SettingsError as error:
         problem = str(error)
         for name in overrides:

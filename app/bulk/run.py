@@ -29,7 +29,7 @@ from app.model_source import source_of, trusted_keys
 from app.registry.model_settings import ModelSettings
 from app.registry.repository import Artifact, HandlerArtifact, Repository
 from app.serving.version_policy import VersionPolicy
-from app.settings import Settings, SettingsError
+from app.settings import Settings
 from app.types import ModelId
 from models.command_lines import flag_of
 from models.distributions import installed_version
@@ -191,21 +191,18 @@ def _repository(options: argparse.Namespace, settings: Settings) -> Repository:
     """The repository; from a store the model is fetched first, unless it is here already.
 
     Raises:
-        UsageError: if keys or cache cannot be used, or a cluster would have to fetch the model.
+        SettingsError: if keys or cache cannot be used.
+        UsageError: if a cluster would have to fetch the model.
     """
-    try:
-        verifier = trusted_keys(settings)
-        if isinstance(settings.model_dir, Path):
-            return Repository(settings.model_dir, verifier)
-        if options.ray is not None:
-            raise UsageError(
-                "--ray needs the models in a folder that every node has, not in "
-                f"{settings.model_dir}"
-            )
-        check_extras(settings)
-        source = source_of(settings, settings.model_dir, verifier, (options.model,))
-    except SettingsError as error:
-        raise UsageError(str(error)) from None
+    verifier = trusted_keys(settings)
+    if isinstance(settings.model_dir, Path):
+        return Repository(settings.model_dir, verifier)
+    if options.ray is not None:
+        raise UsageError(
+            f"--ray needs the models in a folder that every node has, not in {settings.model_dir}"
+        )
+    check_extras(settings)
+    source = source_of(settings, settings.model_dir, verifier, (options.model,))
     asked = [ModelId(options.model, options.version)] if options.version is not None else []
     asyncio.run(source.fetch(asked))
     return source.repository

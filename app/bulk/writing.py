@@ -141,7 +141,7 @@ def read_shard(path: Path, columns: list[str]) -> Iterator[list[dict[str, object
 
 
 def write_errors(folder: Path, pieces: Callable[[], Iterator[list[dict[str, object]]]]) -> None:
-    """Write errors.parquet; no file if there are no errors (any more).
+    """Replace errors.parquet, or remove it if no row is bad.
 
     `pieces` yields rows of `id`, `row` and `reason`.
 

@@ -47,7 +47,7 @@ class FailureLog:
         self._labels: Mapping[str, object] = {"handler": name, "version": version}
 
     def log(self, request_id: str, meta: Mapping[str, Any]) -> None:
-        """Log the answer to a request, unless its caller gets the reason."""
+        """Log the answer to a request, unless its caller alone is at fault."""
         code = text_of(meta, "code")
         is_told = code in PASSED_ON and code != errors.HandlerOutputs.code
         if not is_told and self._lines.allows(time.monotonic()):

@@ -114,9 +114,12 @@ class ModelMetrics:
 
     def request(self, seconds: float, queue_s: float, compute_s: float, *, computed: bool) -> None:
         """Count a request without a failure."""
-        (self._requests_computed if computed else self._requests_cached).amount += 1
+        if computed:
+            self._requests_computed.amount += 1
+            self._latency.observe(seconds)
+        else:
+            self._requests_cached.amount += 1
         self._ok_s.amount += seconds
-        self._latency.observe(seconds)
         self._queue_s.amount += queue_s
         self._compute_s.amount += compute_s
 

@@ -105,7 +105,7 @@ class Counters:
         )
         self.model_latency_seconds = BulkHistogram(
             "torchlane_model_latency_seconds",
-            "Seconds from submission to outcome of a model's requests without a failure.",
+            "Seconds from submission to outcome of a model's computed requests.",
             LABELS,
             buckets=LATENCIES,
             registry=registry,

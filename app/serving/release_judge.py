@@ -28,7 +28,7 @@ DOWN_S = 10.0  # that no replica runs the new version: a broken replica may be b
 LEAST_WATCH_S = 60.0  # that a step is watched after a restart, even if its time has passed
 BOUNDS = (*LATENCIES, math.inf)
 TAIL = 0.01  # share of the requests that are slower than the p99
-SURE = 3.0  # standard deviations by which more must be slow than chance would have it
+LEAST_SLOW, SURE = 10, 4.0  # requests, and standard deviations, above what may be chance
 AGREES, DROPPED = ("agrees", "same_label"), "dropped"  # results of copies
 # Outcomes of items for which the version is to blame, not the caller, nor a stop of the server.
 FAILURES = {
@@ -53,12 +53,11 @@ class Counts(NamedTuple):
     """What a version has done.
 
     Attributes:
-        within: requests without a failure, computed or not, that took at most each of BOUNDS.
+        within: computed requests without a failure that took at most each of BOUNDS.
         requests: number of its requests.
         ok: items with a prediction.
         failed: items that failed through its fault.
-        computed: requests without a failure for which something was computed.
-        seconds: sum of their times in queue and computation.
+        seconds: sum of the computed requests' times in queue and computation.
         compared: copied items of the old version with which it was compared.
         agreed: those to which it gave the same answer, or at least the same label.
     """
@@ -67,7 +66,6 @@ class Counts(NamedTuple):
     requests: float = 0.0
     ok: float = 0.0
     failed: float = 0.0
-    computed: float = 0.0
     seconds: float = 0.0
     compared: float = 0.0
     agreed: float = 0.0
@@ -78,9 +76,14 @@ class Counts(NamedTuple):
         numbers = (now - then for now, then in zip(self[1:], before[1:], strict=True))
         return Counts(within, *numbers)
 
+    @property
+    def computed(self) -> float:
+        """Requests without a failure for which something was computed."""
+        return self.within[-1]
+
     def slower_than(self, seconds: float) -> float:
-        """Requests that took longer than one of BOUNDS: hardly any of them was cached."""
-        return self.within[-1] - self.within[BOUNDS.index(seconds)]
+        """Computed requests that took longer than one of BOUNDS."""
+        return self.computed - self.within[BOUNDS.index(seconds)]
 
     @property
     def p99_s(self) -> float:
@@ -112,8 +115,6 @@ def counts_of(names: Collection[str], collector: Collector) -> AllCounts:
                     counts[model]["failed"] += value
                 case "torchlane_model_requests_total":
                     counts[model]["requests"] += value
-                    if labels["result"] == "computed":
-                        counts[model]["computed"] += value
                 case "torchlane_model_request_seconds_total":
                     if labels["part"] in ("queue", "compute"):
                         counts[model]["seconds"] += value
@@ -190,11 +191,15 @@ def _tail(release: Release, new: Counts, old: Counts) -> str | None:
         return None
     old_s = old.p99_s
     most_s = next(bound for bound in BOUNDS if bound >= rules.p99_above * old_s)
-    slower, expected = new.slower_than(most_s), TAIL * new.computed
-    if slower <= expected + SURE * math.sqrt(expected):
+    slow, slow_before = new.slower_than(most_s), old.slower_than(most_s)
+    expected = new.computed * max(TAIL, slow_before / old.computed)
+    # Of the difference between two shares of the same chance.
+    share = max(TAIL, (slow + slow_before) / (new.computed + old.computed))
+    deviation = math.sqrt(share * new.computed * (1 + new.computed / old.computed))
+    if slow < LEAST_SLOW or slow <= expected + SURE * deviation:
         return None
     return (
-        f"{slower:.0f} of {new.computed:.0f} computed requests of version {release.to} took more "
+        f"{slow:.0f} of {new.computed:.0f} computed requests of version {release.to} took more "
         f"than {most_s * 1000:g} ms; the p99 of the old version is at most {old_s * 1000:g} ms, "
         f"and p99_above = {rules.p99_above:g}"
     )

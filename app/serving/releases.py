@@ -277,7 +277,9 @@ def _after_action(
     if stage is None or stage.release != release:
         raise InvalidInput(f"the release of {name!r} has not begun; GET /models/{name} says why")
     if stage.phase not in POSSIBLE[action]:
-        raise InvalidInput(f"the release of {name!r} is {stage.phase}: {action} is not possible now")
+        raise InvalidInput(
+            f"the release of {name!r} is {stage.phase}: {action} is not possible now"
+        )
     if action == "pause":
         after = stage.changed(now, phase=Phase.PAUSED)
     elif action == "rollback":

@@ -196,21 +196,23 @@ def _runs(
     for shapes in several:
         for batch in BATCHES:
             sample = draw(inputs, source, rng, batch, shapes)
+            drawn = {name: array.copy() for name, array in sample.items()}
             outputs = by_name(_run(module, inputs, sample), names)
             _check_finite(outputs, inputs, source)
             runs[batch, shapes] = {name: tensor.to("meta") for name, tensor in outputs.items()}
     before, writes = _state(module), _writes(module)
-    given = {name: array.copy() for name, array in sample.items()}
+    first = {name: array.tobytes() for name, array in sample.items()}
     outputs = {name: tensor.clone() for name, tensor in outputs.items()}  # may be the input itself
     again = by_name(_run(module, inputs, sample), names)
+    is_same = _same(outputs, again)
     for name, array in sample.items():
-        if array.tobytes() != given[name].tobytes():
+        changes_again = array.tobytes() != first[name]
+        if changes_again or (not is_same and first[name] != drawn[name].tobytes()):
             raise ExportError(
                 f"the model changes its input {name!r} in place, so that the same input gives "
                 "another answer when it is run again: write x = x - mean instead of x -= mean, and "
                 "x.add(1) instead of x.add_(1), or begin with x = x.clone()"
             )
-    is_same = _same(outputs, again)
     state_names = [name for name, now in _state(module).items() if not _alike(now, before[name])]
     if not is_same and not state_names:
         now = _writes(module)

@@ -15,25 +15,24 @@ LOGGERS = ("csv", "tensorboard")
 
 def add_train(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `torchlane train`."""
-    whole = positive
     parser.add_argument("model", help="the model to train, a name in the catalog")
     parser.add_argument(
         "--out", type=local_path, required=True, metavar="RUN", help="the run's folder"
     )
     parser.add_argument("--resume", action="store_true", help="continue from RUN/last.ckpt")
-    parser.add_argument("--epochs", type=whole, metavar="N", help="default: as declared")
+    parser.add_argument("--epochs", type=positive, metavar="N", help="default: as declared")
     parser.add_argument(
-        "--batch-size", type=whole, metavar="N", help="samples of a step, over all processes"
+        "--batch-size", type=positive, metavar="N", help="samples of a step, over all processes"
     )
     parser.add_argument("--seed", type=int, metavar="N", help="default: as declared")
     parser.add_argument("--accelerator", choices=("auto", "cpu", "cuda", "mps"), default="auto")
     parser.add_argument(
-        "--devices", type=whole, metavar="N", help="processes per machine (default: 1)"
+        "--devices", type=positive, metavar="N", help="processes per machine (default: 1)"
     )
-    parser.add_argument("--num-nodes", type=whole, metavar="N", help="machines; set by torchrun")
+    parser.add_argument("--num-nodes", type=positive, metavar="N", help="machines; set by torchrun")
     parser.add_argument("--strategy", choices=STRATEGIES, default="auto")
     parser.add_argument(
-        "--microbatches", type=whole, metavar="N", help="of a pipeline (default: 2 per stage)"
+        "--microbatches", type=positive, metavar="N", help="of a pipeline (default: 2 per stage)"
     )
     parser.add_argument("--precision", choices=PRECISIONS, default="32-true")
     parser.add_argument("--compile", action="store_true", help="use torch.compile")
@@ -46,11 +45,11 @@ def add_train(parser: argparse.ArgumentParser) -> None:
         "--workers", type=int, default=0, metavar="N", help="processes that load data (default: 0)"
     )
     parser.add_argument(
-        "--checkpoint-every", type=whole, metavar="N", help="steps, in addition to epoch ends"
+        "--checkpoint-every", type=positive, metavar="N", help="steps, in addition to epoch ends"
     )
     parser.add_argument(
         "--accumulate-grad-batches",
-        type=whole,
+        type=positive,
         metavar="N",
         help="update the weights once for N batches (default: 1)",
     )
@@ -71,7 +70,7 @@ def add_train(parser: argparse.ArgumentParser) -> None:
         help="whether lower (min) or higher (max) is better (default: min for a loss, else max)",
     )
     parser.add_argument(
-        "--patience", type=whole, metavar="N", help="epochs without improvement (default: 3)"
+        "--patience", type=positive, metavar="N", help="epochs without improvement (default: 3)"
     )
     parser.add_argument(
         "--min-delta", type=amount, metavar="X", help="the least improvement (default: any)"

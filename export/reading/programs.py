@@ -211,8 +211,14 @@ def _inputs(program: torch.export.ExportedProgram, what: str) -> Iterator[str]:
         ExportError: if an input is not a tensor, or its batch is fixed.
     """
     names: dict[str, str] = {}
+    specs = program.graph_signature.input_specs
+    tensors = {
+        each.arg.name
+        for each in specs
+        if each.kind is InputKind.USER_INPUT and not isinstance(each.arg, ConstantArgument)
+    }
     for node in program.graph.nodes:
-        if node.op != "placeholder" or node.name not in program.graph_signature.user_inputs:
+        if node.op != "placeholder" or node.name not in tensors:
             continue
         value = node.meta["val"]
         if not isinstance(value, torch.Tensor) or not value.ndim:

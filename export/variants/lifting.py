@@ -50,8 +50,9 @@ def plain_module(program: torch.export.ExportedProgram) -> fx.GraphModule:
     modules: dict[str, Any] = {}
     for node in source.graph.nodes:
         if node.op == "placeholder":
-            is_given = node.name in constants
-            values[node] = constants[node.name] if is_given else graph.placeholder(node.name)
+            # Not its name, which is another one if the argument is called `max` or `round`.
+            is_given = node.target in constants
+            values[node] = constants[node.target] if is_given else graph.placeholder(node.name)
         elif node.op == "get_attr":
             tensor = operator.attrgetter(node.target)(source)
             modules[node.target] = tensor

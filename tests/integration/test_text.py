@@ -204,6 +204,7 @@ async def test_texts_of_the_open_inference_protocol(server: Listening) -> None:
     ("tensor", "octets", "message"),
     [
         ({"shape": [2], "data": ["cat"]}, b"", "1 texts for the shape [2]"),
+        ({"shape": [2], "data": [["cat", "dog"]]}, b"", "2 texts in an item for the shape [2]"),
         ({"shape": [1, 2], "data": ["a", "b"]}, b"", "must have shape [n] or [n, 1]"),
         ({"shape": [2], "data": ["cat", 1]}, b"", "item 1: expected a text, got a number"),
         (

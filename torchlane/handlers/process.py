@@ -19,6 +19,7 @@ from torchlane.handlers.answers import (
     answer_of,
     failure_of,
     item_of,
+    message_of,
     reason_of,
 )
 from torchlane.handlers.api import Request, Response
@@ -275,7 +276,7 @@ async def _serve(settings: Settings) -> int:
     try:
         await process.prepare(settings)
     except HandlerInvalid as error:
-        process.send(READY, 0, {"error": str(error)})
+        process.send(READY, 0, {"error": message_of(error)})
         return FAILED_EXIT_CODE
     except BaseException as error:  # of users' code
         process.send(READY, 0, {"error": reason_of(error)})

@@ -268,7 +268,16 @@ def _elements(name: str, tensor: Tensor, what: str, budget: Budget) -> list[obje
     if isinstance(data, memoryview):
         budget.read(len(data))
         return [*split_bytes(name, data, count)]
-    elements = [each for row in data for each in (row if isinstance(row, list) else (row,))]
+    elements: list[object] = []
+    for row in data:
+        if not isinstance(row, list):
+            elements.append(row)
+        elif len(row) == math.prod(tensor.shape[1:]):
+            elements += row
+        else:
+            raise InvalidInput(
+                f"{name}: {len(row)} {what} in an item for the shape {list(tensor.shape)}"
+            )
     if len(elements) != count:
         raise InvalidInput(f"{name}: {len(elements)} {what} for the shape {list(tensor.shape)}")
     return elements

@@ -176,6 +176,10 @@ class TestRejected:
                 "the model changes its input 'x' in place, so that",
             ),
             (inline("return x.mul_(2)"), "the model changes its input 'x' in place, so that"),
+            (
+                inline("y = 2 * x\n    x.relu_()\n    return y + x"),  # only at the first time
+                "the model changes its input 'x' in place, so that",
+            ),
         ],
     )
     def test_models_that_cannot_be_served(self, module: nn.Module, message: str) -> None:

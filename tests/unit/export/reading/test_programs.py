@@ -169,21 +169,31 @@ class TestRead:
             torch.testing.assert_close(form(x.clone()), module(x.clone()))
 
     def test_arguments_may_have_any_form(self) -> None:
-        """Tensors by name and in a dict are inputs; a number and None are not."""
+        """Tensors by name and in a dict are inputs; a number, a text and None are not.
+
+        fx renames arguments that are called as a builtin, and a text may be called as an input.
+        """
 
         class Scaled(nn.Module):
             def forward(
-                self, x: dict[str, Tensor], power: int, y: Tensor | None = None, *, scale: Tensor
+                self,
+                x: dict[str, Tensor],
+                max: int,
+                mode: str,
+                y: Tensor | None = None,
+                *,
+                scale: Tensor,
             ) -> Tensor:
-                return (x["a"] - x["b"]) ** power * scale if y is None else y
+                return (x["a"] - x["b"]) ** max * scale if mode == "scale" and y is None else x["a"]
 
         a, b, scale = torch.randn(3, 3, 2)
         sizes = {0: torch.export.Dim("batch")}
         program = torch.export.export(
-            *(Scaled(), ({"a": a, "b": b}, 3, None), {"scale": scale}),
+            *(Scaled(), ({"a": a, "b": b}, 3, "scale", None), {"scale": scale}),
             dynamic_shapes={
                 "x": {"a": sizes, "b": sizes},
-                "power": None,
+                "max": None,
+                "mode": None,
                 "y": None,
                 "scale": sizes,
             },
