@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 
@@ -13,10 +14,13 @@ from tests.docs.blocks import ROOT
 
 def commands(*arguments: str) -> list[str]:
     """The lines that make would run."""
-    made = subprocess.run(
-        ["make", "--dry-run", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+    # Not those of a make that runs the tests: it sets variables, and names its folders.
+    environment = {name: value for name, value in os.environ.items() if "MAKE" not in name}
+    command = ["make", "--dry-run", "--no-print-directory", *arguments]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
     )
-    return made.stdout.splitlines()
+    return done.stdout.splitlines()
 
 
 @pytest.mark.parametrize("target", ["serve", "serve-python"])
