@@ -53,9 +53,9 @@ if TYPE_CHECKING:
 
 LOG = structlog.get_logger(__name__)
 LISTEN_EXIT_CODE = 1
-# With one of these, prometheus_client would keep values in files; it reads them on import.
 # What the system says of a host that is not this machine.
 NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL)
+# With one of these, prometheus_client would keep values in files; it reads them on import.
 METRICS_FOLDERS = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
 
 # Builds the application in the given worker process, or in the only process if it is None.
@@ -86,6 +86,8 @@ def main(create: Create | None = None, arguments: Sequence[str] | None = None) -
         configure_logs(settings.log_level, settings.log_format, _screen(settings, place))
         _drop_metrics_folder()
         workers = _workers(settings) if place is None else 1
+        if place is None and (taken := _taken(settings)):
+            return _cannot_listen(settings, taken)
         if workers > 1:
             return _supervise(create, settings, workers, outputs)
         return _serve(create or _create_app, settings, place, outputs)
@@ -94,8 +96,8 @@ def main(create: Create | None = None, arguments: Sequence[str] | None = None) -
         for name in chosen:
             source = f"{flag_of(name)} " if name in flags else f"{platform.sources[name]}="
             problem = problem.replace(f"{PREFIX}{name.upper()}=", source)
-        told = {"problem": problem}  # by the parent, once for all workers
-        if place is None or not news.pass_on(place.news, place.index, news.MISTAKE, told):
+        event = {"problem": problem}  # which the parent tells once for all workers
+        if place is None or not news.pass_on(place.news, place.index, news.MISTAKE, event):
             sys.stderr.write(f"torchlane: {problem}\n")
         return USAGE_EXIT_CODE
 
@@ -175,8 +177,6 @@ def _serve(create: Create, settings: Settings, place: Place | None, outputs: Out
     if place is not None:
         worker = Worker(place)
         label_logs(worker=place.index)
-    if place is None and (taken := _taken(settings)):
-        return _cannot_listen(settings, taken)
     # Workers leave signals to their parent, and do not measure.
     with _ends_at_once() if place is None else contextlib.nullcontext():
         app = create(settings, worker)
@@ -251,8 +251,6 @@ def _supervise(create: Create | None, settings: Settings, workers: int, outputs:
     # Not at the top: it imports prometheus_client, before which METRICS_FOLDERS are unset.
     from app.processes.supervisor import Supervisor, WorkersPlan  # noqa: PLC0415
 
-    if taken := _taken(settings):
-        return _cannot_listen(settings, taken)
     try:
         bound = _config("", settings).bind_socket()
         bound.listen(BACKLOG)  # else a server that starts at the same time could have the port too
@@ -350,9 +348,10 @@ def _config(app: FastAPI | str, settings: Settings) -> uvicorn.Config:
 
 def _cannot_listen(settings: Settings, name: str = "port") -> int:
     setting = f"{flag_of(name)} ({PREFIX}{name.upper()})"
-    hint = f"is port {getattr(settings, name)} in use? {setting} chooses another"
     if name == "host":
         hint = f"{setting} must name this machine, such as 127.0.0.1, or 0.0.0.0 for all addresses"
+    else:
+        hint = f"is port {getattr(settings, name)} in use? {setting} chooses another"
     sys.stderr.write(f"torchlane: cannot listen on {settings.host}; {hint}\n")
     return LISTEN_EXIT_CODE
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from app.bulk.errors import BulkError, UsageError, tell
 from app.errors import TorchlaneError
@@ -22,9 +21,6 @@ from models.local_paths import local_path
 from models.quiet import DEPRECATIONS, ignore_warnings
 from models.stores.urls import place
 from models.streams import open_closed_streams
-
-if TYPE_CHECKING:
-    pass
 
 PACKAGES = ("pyarrow", "rich")  # of the extra
 # Flag -> the setting that it overrides.

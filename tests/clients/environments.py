@@ -22,7 +22,7 @@ def environment(once: Once, name: str) -> Path:
 
     def fill(folder: Path) -> None:
         venv.create(folder)
-        # Of our own packages those that are pinned alike, which are most: pip installs the others.
+        # Most packages are pinned to the versions of our own environment; pip installs the others.
         (packages,) = folder.glob("lib/python3*/site-packages")
         (packages / "ours.pth").write_text(sysconfig.get_path("purelib"))
         pip = (sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"))

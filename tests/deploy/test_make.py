@@ -14,7 +14,7 @@ from tests.docs.blocks import ROOT
 
 def commands(*arguments: str) -> list[str]:
     """The lines that make would run."""
-    # Not those of a make that runs the tests: it sets variables, and names its folders.
+    # Without the variables of a make that runs the tests, which would print its folders.
     environment = {name: value for name, value in os.environ.items() if "MAKE" not in name}
     command = ["make", "--dry-run", "--no-print-directory", *arguments]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""`python -m tests.e2e.forks IMPORTED SOCKET`: has imported much, and forks on request.
+"""`python -m tests.e2e.forks IMPORTED SOCKET`: imports much once, then forks on request.
 
 A request has a connection of its own: a line of JSON with a command line, the environment and the
 working folder, and the descriptors of the standard streams. It is answered with a line for the

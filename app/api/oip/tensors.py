@@ -265,6 +265,7 @@ def _items_of_texts(
 def _elements(name: str, tensor: Tensor, what: str, budget: Budget) -> list[object]:
     """The elements of BYTES; in JSON they may also be nested in the items' lists."""
     count, data = math.prod(tensor.shape), tensor.data
+    size = math.prod(tensor.shape[1:])
     if isinstance(data, memoryview):
         budget.read(len(data))
         return [*split_bytes(name, data, count)]
@@ -272,7 +273,7 @@ def _elements(name: str, tensor: Tensor, what: str, budget: Budget) -> list[obje
     for row in data:
         if not isinstance(row, list):
             elements.append(row)
-        elif len(row) == math.prod(tensor.shape[1:]):
+        elif len(row) == size:
             elements += row
         else:
             raise InvalidInput(

@@ -25,7 +25,7 @@ RELEASE = Release(to=3, steps=[1, 50, 100], every_s=600, stop_if=RULES)
 
 
 def took(ms: float, requests: int) -> tuple[float, ...]:
-    """The histogram of so many requests."""
+    """The buckets of this number of requests, all of which took as long."""
     return tuple(requests * (ms / 1000 <= bound) for bound in BOUNDS)
 
 

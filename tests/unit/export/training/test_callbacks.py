@@ -16,7 +16,7 @@ from tests.unit.export.training.program import Network, of
 
 @pytest.fixture
 def made() -> ModuleType:
-    """What Lightning has, and callbacks of ours; only these tests need it here, for seconds."""
+    """The module with the callbacks; it imports Lightning, which takes seconds."""
     from tests.unit.export.training import callbacks  # noqa: PLC0415
 
     return callbacks
