@@ -12,7 +12,7 @@ from models.bounds import shared_axes
 from models.codec_specs import ImageCodecSpec
 from models.manifest import Manifest
 from models.pictures import PictureError
-from models.preprocess import geometry_of, open_picture, preprocess
+from models.preprocess import geometry_of, import_readers, open_picture, preprocess
 
 PICTURES = Files((PNG, JPEG, WEBP, GIF), "a PNG, JPEG, WebP or GIF file")
 
@@ -37,6 +37,7 @@ class ImageCodec(FileCodec):
         super().__init__(manifest, PICTURES, spec, tuple(others))
         self._how = manifest.codec.preprocess
         self._own_shared = shared_axes([spec])
+        import_readers()  # now, so that no request waits for it
         if manifest.codec.boxes or manifest.codec.masks:
             self.places = Places(manifest)
 

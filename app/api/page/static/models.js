@@ -201,9 +201,8 @@ class Card {
     this.plan = new Plan(models.api, this.path);
     this.#switch = new Switch(models, name, this.path);
     this.#release = new Release(models, name, this.path);
-    const columns = ["Version", "State", ...FIGURES, "", "Actions"].map((text) =>
-      h(FIGURES.includes(text) ? "th.number.wide" : "th", { scope: "col" },
-        text || h("span.visually-hidden", { text: "Details" })));
+    const columns = ["Version", "State", ...FIGURES, "Details", "Actions"].map((text) =>
+      h(FIGURES.includes(text) ? "th.number.wide" : "th", { scope: "col", text }));
     this.element = h("section.card.stack", { "aria-label": `Model ${name}` },
       h("div.row", null, h("h3", { text: name }), this.#tags,
         h("span.actions", null, this.#switch.element)),

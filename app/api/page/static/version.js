@@ -90,7 +90,7 @@ export class Version {
       this.#slowest);
     this.#reason.removeAttribute("title");
     if (problem) this.#reason.title = problem;
-    const words = wordsOf(status, share);
+    const words = wordsOf(status, share).replace(`${this.name}: `, "");
     if (state === "loading" && (step || !now)) {
       const bar = h("progress", { max: 1, "aria-label": `${this.name} is loading` });
       if (status.progress != null) bar.value = status.progress;

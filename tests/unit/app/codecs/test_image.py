@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import subprocess
+import sys
 import tracemalloc
 from urllib.parse import quote
 
@@ -335,3 +337,27 @@ def test_preprocessing_cost_counts_on_the_loop(side: int, channels: int) -> None
             codec.decode_raw("image/png", PNG, max_items=None, budget=budget)
     else:
         codec.decode_raw("image/png", PNG, max_items=None, budget=budget)
+
+
+def test_no_request_waits_for_imports() -> None:
+    program = f"""if True:
+        import sys
+        from app.codecs.image import ImageCodec
+        from models.codec_specs import ImageCodecSpec, PicturePreprocess
+        from models.preprocess import PictureError, open_picture
+        from tests.unit.models.manifests import make_manifest, spec
+        how = PicturePreprocess(width=6, height=5, channels=1, mean=(0.2,), std=(0.5,))
+        inputs = [spec("picture", shape=(-1, 1, 5, 6))]
+        codec = ImageCodec(make_manifest(inputs, codec=ImageCodecSpec(preprocess=how)))
+        before = set(sys.modules)
+        for picture in {[PNG, JPEG, encoded(Image.fromarray(noise(7, 9)), "WEBP")]!r}:
+            codec.decode_raw("image/png", picture, max_items=None)
+        try:
+            open_picture(b"no picture", how)
+        except PictureError:
+            print(sorted(set(sys.modules) - before))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
