@@ -198,19 +198,29 @@ def _from_octets(spec: TensorSpec, tensor: Tensor, data: memoryview, *, widened:
 
 def _octets(tensor: Tensor) -> memoryview | bytes:
     """The elements of BYTES, each after its length."""
-    where, count, data = f"input {tensor.name!r}", math.prod(tensor.shape), tensor.data
+    where, data = f"input {tensor.name!r}", tensor.data
     if isinstance(data, memoryview):
-        check_bytes(where, data, count)
+        check_bytes(where, data, math.prod(tensor.shape))
         return data
-    values: list[object] = [*data]
-    for size in tensor.shape[1:]:  # flat, or nested as the shape
-        rows = [each for each in values if isinstance(each, list) and len(each) == size]
+    return join_bytes([_element(where, each) for each in _flat(where, tensor, "elements")])
+
+
+def _flat(where: str, tensor: Tensor, what: str) -> list[object]:
+    """The elements of BYTES in JSON, which may be flat, or nested as the shape."""
+    values: list[object] = [*tensor.data]
+    for size in tensor.shape[1:] or (1,):
+        rows = [each for each in values if isinstance(each, list)]
         if len(rows) < len(values):
             break
+        for row in rows:
+            if len(row) != size:
+                raise InvalidInput(
+                    f"{where}: {len(row)} {what} in an item for the shape {list(tensor.shape)}"
+                )
         values = [each for row in rows for each in row]
-    if len(values) != count:
-        raise InvalidInput(f"{where}: {len(values)} elements for the shape {list(tensor.shape)}")
-    return join_bytes([_element(where, each) for each in values])
+    if len(values) != math.prod(tensor.shape):
+        raise InvalidInput(f"{where}: {len(values)} {what} for the shape {list(tensor.shape)}")
+    return values
 
 
 def _element(where: str, value: object) -> bytes:
@@ -263,25 +273,11 @@ def _items_of_texts(
 
 
 def _elements(name: str, tensor: Tensor, what: str, budget: Budget) -> list[object]:
-    """The elements of BYTES; in JSON they may also be nested in the items' lists."""
-    count, data = math.prod(tensor.shape), tensor.data
-    size = math.prod(tensor.shape[1:])
-    if isinstance(data, memoryview):
-        budget.read(len(data))
-        return [*split_bytes(name, data, count)]
-    elements: list[object] = []
-    for row in data:
-        if not isinstance(row, list):
-            elements.append(row)
-        elif len(row) == size:
-            elements += row
-        else:
-            raise InvalidInput(
-                f"{name}: {len(row)} {what} in an item for the shape {list(tensor.shape)}"
-            )
-    if len(elements) != count:
-        raise InvalidInput(f"{name}: {len(elements)} {what} for the shape {list(tensor.shape)}")
-    return elements
+    """The elements of BYTES, of bytes or texts."""
+    if not isinstance(tensor.data, memoryview):
+        return _flat(name, tensor, what)
+    budget.read(len(tensor.data))
+    return [*split_bytes(name, tensor.data, math.prod(tensor.shape))]
 
 
 def _text(element: object) -> str:

@@ -104,8 +104,8 @@ def test_texts_of_a_handler_are_octets(data: Any) -> None:
     ("data", "shape", "why"),
     [
         (["a"], (1, 2), r"input 'text': 1 elements for the shape \[1, 2\]"),
-        ([["a", "b"], ["c"]], (2, 2), "2 elements for the shape"),
-        ([["a"], ["b", "c", "d"]], (2, 2), "2 elements for the shape"),
+        ([["a", "b"], ["c"]], (2, 2), "1 elements in an item for the shape"),
+        ([["a"], ["b", "c", "d"]], (2, 2), "1 elements in an item for the shape"),
         (["a", 1], (1, 2), "each element of BYTES is a string, got a number"),
         ([["a", None]], (1, 2), "each element of BYTES is a string, got null"),
         ([[["a"], ["b"]]], (1, 2), "each element of BYTES is a string, got a list"),
