@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torchlane
 from models.choices import did_you_mean
-from models.command_lines import INTERRUPTED_EXIT_CODE, USAGE_EXIT_CODE
 
 if TYPE_CHECKING:
     import argparse
 
 UNREAD_EXIT_CODE = 1
+USAGE_EXIT_CODE = 2
+INTERRUPTED_EXIT_CODE = 130
 
 
 class Program(NamedTuple):

@@ -53,8 +53,9 @@ def test_a_program_gets_its_arguments_and_its_exit_code_is_the_commands() -> Non
     assert "argument --scope: invalid choice: 'nonsense'" in done.stderr
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("command", ["--help", "doctor"])
+@pytest.mark.parametrize(
+    ("command", "unbuffered"), [("--help", ""), ("--help", "1"), ("doctor", "")]
+)
 def test_output_that_nobody_reads_is_no_error(command: str, unbuffered: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
