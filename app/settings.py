@@ -431,7 +431,12 @@ def load_settings(environment: Mapping[str, str], **chosen: Any) -> Settings:
         if name.upper().startswith(LOAD_TESTS):
             continue
         if name.upper().startswith(PREFIX) and name.upper() not in known:
-            hint = did_you_mean(name.upper(), known, "docs/settings.md lists all")
+            hint = did_you_mean(  # without the prefix, in which all names are alike
+                name.upper().removeprefix(PREFIX),
+                [each.removeprefix(PREFIX) for each in known],
+                "docs/settings.md lists all",
+                show=PREFIX.__add__,
+            )
             raise SettingsError(f"{name} is not a setting; {hint}")
         meant = OPEN_WHERE_UNSET.get(name.upper().removeprefix(PREFIX))
         if name.upper() in known and meant is not None and not value:

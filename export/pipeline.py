@@ -37,7 +37,14 @@ from models.golden import golden_batches
 from models.handlers import HandlerManifest
 from models.heap import collect
 from models.integrity import IntegrityError, NotAModel, Untrusted, Verifier, read_any_artifact
-from models.manifest import SCHEMA_VERSION, GoldenExample, Manifest, OmittedVariant, TrainingRun
+from models.manifest import (
+    MANIFEST_FILE,
+    SCHEMA_VERSION,
+    GoldenExample,
+    Manifest,
+    OmittedVariant,
+    TrainingRun,
+)
 from models.tensors import EncodedArray, stack
 
 REPORT_FILE = "report.html"
@@ -180,7 +187,9 @@ def open_any_artifact(folder: Path, verifier: Verifier | None = None) -> Manifes
     except Untrusted as error:
         raise UsageError(f"{folder}: {error}") from error
     except IntegrityError as error:
-        raise UsageError(f"{folder} is not an intact artifact: {error}") from error
+        below = (*folder.glob(f"*/{MANIFEST_FILE}"), *folder.glob(f"*/*/{MANIFEST_FILE}"))
+        hint = f"; name the folder of a version, such as {below[0].parent}" if below else ""
+        raise UsageError(f"{folder} is not an intact artifact: {error}{hint}") from error
 
 
 def finish(staging: Path, manifest: Manifest, sign: Sign | None = None) -> ExportedArtifact:

@@ -7,7 +7,9 @@ Python's own start.
 
 from __future__ import annotations
 
+import os
 import runpy
+import select
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
@@ -20,7 +22,9 @@ from models.choices import did_you_mean
 if TYPE_CHECKING:
     import argparse
 
+UNREAD_EXIT_CODE = 1
 USAGE_EXIT_CODE = 2
+INTERRUPTED_EXIT_CODE = 130
 
 
 class Program(NamedTuple):
@@ -99,8 +103,30 @@ PROGRAMS = {name: each for group in GROUPS.values() for name, each in group.item
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; return the exit code if it is wrong, else the command exits itself."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    """Run a command; return the exit code if it does not exit itself."""
+    try:
+        try:
+            return _answer(sys.argv[1:] if arguments is None else arguments)
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except KeyboardInterrupt:  # while a program is imported, which takes seconds
+        return _refuse("interrupted", INTERRUPTED_EXIT_CODE)
+    except BrokenPipeError:
+        if not _is_unread():
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it again
+        return UNREAD_EXIT_CODE
+
+
+def _is_unread() -> bool:
+    """Whether the reader of standard output has left, as `head` does."""
+    output = select.poll()
+    output.register(sys.stdout.fileno(), 0)
+    return bool(output.poll(0))
+
+
+def _answer(arguments: Sequence[str]) -> int:
     name, rest = (arguments[0], arguments[1:]) if arguments else ("--help", ())
     if name in ("--help", "-h", "help"):
         sys.stdout.write(_help())
@@ -145,6 +171,6 @@ def _help_lines() -> Iterator[str]:
     yield "\n`torchlane COMMAND --help` explains a command; `torchlane --version`: the version\n"
 
 
-def _refuse(problem: str) -> int:
+def _refuse(problem: str, exit_code: int = USAGE_EXIT_CODE) -> int:
     sys.stderr.write(f"torchlane: {problem}\n")
-    return USAGE_EXIT_CODE
+    return exit_code

@@ -15,12 +15,16 @@ from app.api.outcomes import failure_of
 from app.api.payloads import check_marks, media_type_of, parsed_json
 from app.codecs.base import JSON, TEXT, check_count
 from app.codecs.tensor import listed
+from app.codecs.text import FIRST
 from app.codecs.values import short
 from app.errors import InvalidInput, ItemFailed
 from app.types import Array, Item, Note, Outcome
+from models.codec_specs import TextCodecSpec
 
 INSTANCES, INPUTS = "instances", "inputs"
 SPLIT, RECORDS = "dataframe_split", "dataframe_records"
+TABLE_FIELDS = {"columns", "data", "index"}
+ItemOfRow = Callable[[Sequence[str], Sequence[object]], object]  # of the columns, and the cells
 ENVELOPE_MARKS = 2000  # the names of fields and columns
 FILE = "b64"  # the only key of an object around a file in base64
 # Fields that are accepted with these values, because they then change nothing.
@@ -102,17 +106,38 @@ class InstancesCall(NativeCall):
                     f"{form!r}"
                 )
         given = document[form]
-        names = [spec.name for spec in self.model.manifest.inputs]
         if form == SPLIT:
-            return form, rows_of_table(given, names, most)
+            return form, rows_of_table(given, self._item_of_row, most)
         if form == INPUTS and isinstance(given, dict):
             return form, rows_of_columns(given, most)
         if not isinstance(given, list) or not given:
             raise InvalidInput(f"{form!r} must be a list of at least one item")
         check_count(len(given), most)
         if form == RECORDS:
-            return form, rows_of_records(given, names)
+            return form, rows_of_records(given, self._item_of_row)
         return form, given
+
+    def _item_of_row(self, columns: Sequence[str], row: Sequence[object]) -> object:
+        """What a row of a table is to the model.
+
+        By name if the columns are the inputs, or if there are several inputs. Texts under other
+        names are the model's text or texts. Else the model has one input: the only cell if it is a
+        text, a file or a list, or the numbers of all cells.
+        """
+        manifest = self.model.manifest
+        cells = list(row)
+        if (
+            isinstance(manifest.codec, TextCodecSpec)
+            and FIRST not in columns
+            and all(isinstance(cell, str) for cell in cells)
+        ):
+            return cells[0] if len(cells) == 1 else cells
+        names = [spec.name for spec in manifest.inputs]
+        if len(names) > 1 or list(columns) == names:
+            return dict(zip(columns, cells, strict=True))
+        if len(cells) == 1 and isinstance(cells[0], str | list | dict):
+            return cells[0]
+        return cells
 
     def document_of(
         self, outcomes: Sequence[Outcome], collect: Callable[[Iterator[object]], object] = list
@@ -197,22 +222,24 @@ def rows_of_columns(columns: Mapping[str, object], most: int) -> list[object]:
     return [{name: values[row] for name, values in lists.items()} for row in range(count)]
 
 
-def rows_of_table(table: Any, names: Sequence[str], most: int) -> list[object]:
+def rows_of_table(table: Any, item_of: ItemOfRow, most: int) -> list[object]:
     """The items of a table, which pandas writes by `to_dict(orient="split")`.
 
     Args:
         table: as received.
-        names: the inputs of the model.
+        item_of: what a row is to the model.
         most: how many rows are allowed.
 
     Raises:
         InvalidInput: if it is no table, or a row has another length.
         PayloadTooLarge: if it has more rows.
     """
-    columns = table.get("columns") if isinstance(table, dict) else None
-    data = table.get("data") if isinstance(table, dict) else None
+    table = table if isinstance(table, dict) and table.keys() <= TABLE_FIELDS else {}
+    columns, data = table.get("columns"), table.get("data")
     if columns is None and isinstance(data, list) and data and isinstance(data[0], list):
-        columns = [str(index) for index in range(len(data[0]))]
+        columns = list(range(len(data[0])))
+    if isinstance(columns, list):  # pandas counts columns without names
+        columns = [str(name) if type(name) is int else name for name in columns]
     if (
         not isinstance(columns, list)
         or not isinstance(data, list)
@@ -221,8 +248,8 @@ def rows_of_table(table: Any, names: Sequence[str], most: int) -> list[object]:
         or len(set(columns)) < len(columns)
     ):
         raise InvalidInput(
-            "'dataframe_split' must be an object with 'columns', a list of different names, and "
-            "'data', a list of at least one row"
+            "'dataframe_split' must be an object with 'columns', a list of different names, "
+            "'data', a list of at least one row, and nothing else but 'index'"
         )
     check_count(len(data), most)
     items = []
@@ -233,11 +260,11 @@ def rows_of_table(table: Any, names: Sequence[str], most: int) -> list[object]:
                 "each column",
                 [{"index": index}],
             )
-        items.append(item_of_row(columns, row, names))
+        items.append(item_of(columns, row))
     return items
 
 
-def rows_of_records(records: Sequence[object], names: Sequence[str]) -> list[object]:
+def rows_of_records(records: Sequence[object], item_of: ItemOfRow) -> list[object]:
     """The items of a table, which pandas writes by `to_dict(orient="records")`.
 
     The columns have the order of the first row; JSON objects have none.
@@ -258,18 +285,5 @@ def rows_of_records(records: Sequence[object], names: Sequence[str]) -> list[obj
                 f"{listed(columns)}; got {listed(list(record))}",
                 [{"index": index}],
             )
-        items.append(item_of_row(columns, [record[name] for name in columns], names))
+        items.append(item_of(columns, [record[name] for name in columns]))
     return items
-
-
-def item_of_row(columns: Sequence[str], row: Sequence[object], names: Sequence[str]) -> object:
-    """What a row of a table is to a model with these inputs.
-
-    By name if the columns are the inputs, or if there are several inputs. Else the model has one
-    input: the only cell if it is a text, a file or a list, or the numbers of all cells.
-    """
-    if len(names) > 1 or list(columns) == list(names):
-        return dict(zip(columns, row, strict=True))
-    if len(row) == 1 and isinstance(row[0], str | list | dict):
-        return row[0]
-    return list(row)

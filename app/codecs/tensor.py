@@ -105,6 +105,9 @@ class TensorCodec:
                     value = value[spec.name]
                 elif not value and self.optional:
                     value = None
+                else:
+                    got = f"an object with {listed(list(value))}"
+                    raise InvalidInput(f"{spec.name!r}: expected {wanted(spec)}, got {got}")
             if self._categories:
                 value = self._categories[spec.name].indices(value)
             arrays = {spec.name: numbers_of(spec, value, flat=self._is_fixed)}

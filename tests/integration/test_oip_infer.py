@@ -154,7 +154,7 @@ class TestJson:
         ("change", "words"),
         [
             ({"shape": [1, 3], "data": [1, 2, 3]}, ["[2]", "[3]"]),
-            ({"shape": [2]}, ["got a single number"]),
+            ({"shape": [2]}, ["got a single number for each item", "shape [2] counts the items"]),
             ({"shape": [-1, 2]}, ["at least 0"]),
             ({"shape": [1, 2.0]}, ["whole numbers"]),
             ({"shape": []}, ["1 to 32 sizes"]),

@@ -22,6 +22,7 @@ from tests.artifacts import write_artifact, write_small
 from tests.integration.harness import Api, held, serving
 from tests.integration.test_torchserve import white
 from tests.kinds import write_pictures
+from tests.text_models import write_text_models
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 V1, CALL = "/v1/models/double:predict", "/invocations"
@@ -86,6 +87,7 @@ DOUBLED = [[2.0, 4.0], [6.0, 8.0]]
         (CALL, {"inputs": TWO}, {"predictions": DOUBLED}),
         (CALL, {"inputs": {"x": TWO}, "params": None}, {"predictions": DOUBLED}),
         (CALL, split(*TWO), {"predictions": DOUBLED}),
+        (CALL, split(*TWO, columns=[0, 1], index=[0, 1]), {"predictions": DOUBLED}),
         (CALL, split([ROW], columns=["x"]), {"predictions": DOUBLED[:1]}),
         (CALL, {"dataframe_split": {"data": TWO}}, {"predictions": DOUBLED}),
         (CALL, {"dataframe_records": [{"a": 1, "b": 2}]}, {"predictions": DOUBLED[:1]}),
@@ -133,11 +135,31 @@ async def test_files(api: Api, folder: Path) -> None:
         answer = await api.client.post("/v1/models/pictures:predict", json={"instances": [item]})
         assert answer.json() == picture, answer.text
     async with serving(folder, default_model="pictures") as other:
-        for headers in ({"content-type": "image/png"}, {}):
+        sagemaker = {"content-type": "application/x-image"}
+        for headers in ({"content-type": "image/png"}, sagemaker, {}):
             answer = await other.client.post(CALL, content=white(), headers=headers)
             assert [each["label"] for each in answer.json()["predictions"]] == ["light"]
         body = split([text], columns=["picture"])
         assert (await other.client.post(CALL, json=body)).json() == answer.json()
+        unread = await other.client.post(CALL, content=b"BM", headers=sagemaker)
+        assert unread.status_code == 415
+        assert "not 'application/x-image'" in unread.json()["message"]
+
+
+async def test_tables_of_texts(tmp_path: Path) -> None:
+    """By the columns' names, or by any others, with which MLflow's signatures have them."""
+    write_text_models(tmp_path)
+    for model, named, rows in (
+        ("embed", ("text",), [["a cat"], ["a dog"]]),
+        ("rerank", ("text", "text_pair"), [["a cat", "a dog"]]),
+    ):
+        async with serving(tmp_path, default_model=model) as api:
+            wanted = await api.client.post(CALL, json=split(*rows, columns=named))
+            assert wanted.status_code == 200, wanted.text
+            others = split(*rows, columns=["question", "answer"][: len(named)])
+            assert (await api.client.post(CALL, json=others)).json() == wanted.json()
+            wrong = await api.client.post(CALL, json=split([1, 2], columns=["question", "answer"]))
+            assert "got 'question', 'answer'" in wrong.json()["message"]
 
 
 async def test_arrays_of_numpy(api: Api) -> None:
@@ -188,7 +210,9 @@ async def test_custom_attributes_come_back_to_their_caller(api: Api) -> None:
         (V1, split(ROW), 400, "exactly one of 'instances' or 'inputs', got 'dataframe_split'"),
         (CALL, split(), 400, "a list of at least one row"),
         (CALL, split([1]), 400, "row 0 must be a list of 2 values"),
-        (CALL, split(ROW, columns=[0, 1]), 400, "'columns', a list of different names"),
+        (CALL, split(ROW, columns=[0, 0]), 400, "'columns', a list of different names"),
+        (CALL, split(ROW, columns=[0.5, 1]), 400, "'columns', a list of different names"),
+        (CALL, split(ROW, dtype="int"), 400, "nothing else but 'index'"),
         (CALL, {"dataframe_records": [1]}, 400, "row 0 must be an object"),
         (CALL, {"dataframe_records": [{"a": 1, "b": 2}, {"a": 1}]}, 400, "columns of row 0"),
         # Items are counted before anything is made of them.

@@ -79,6 +79,10 @@ async def test_the_root_answers_pipelines(api: Api) -> None:
 async def test_a_default_text_model_comes_first(folder: Path) -> None:
     async with serving(folder, default_model="classify") as api:
         assert {each["label"] for each in await ask(api, "/", inputs="cat")} == set(LABELS)
+        # Fields of embeddings alone ask for embeddings, where the hub's clients have put them.
+        short = await ask(api, "/embed", inputs="cat", dimensions=2)
+        assert await ask(api, "/", inputs="cat", dimensions=2) == short
+        assert await ask(api, "/", inputs="cat", parameters={"dimensions": 2}) == short
         assert len(await ask(api, "/embed", inputs="cat")) == 1
     async with serving(folder, default_model="embed") as api:
         assert len(await ask(api, "/", inputs="cat")) == 1

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from app.api.errors import RawAnswer
 from app.api.instances import INPUTS, INSTANCES, RECORDS, SPLIT, InstancesCall
 from app.api.memo import Written
+from app.codecs.sniffing import sniffed
 from app.errors import InvalidInput
-from app.types import Answer
+from app.types import Answer, Item
 
 ATTRIBUTES = b"x-amzn-sagemaker-custom-attributes"
 MAX_ATTRIBUTES = 1024  # characters: SageMaker's limit
+PICTURE = "application/x-image"  # what clients of SageMaker call pictures of any format
 
 
 class InvocationsCall(InstancesCall):
@@ -30,6 +32,11 @@ class InvocationsCall(InstancesCall):
                 "X-Amzn-SageMaker-Custom-Attributes must be at most "
                 f"{MAX_ATTRIBUTES} characters of ASCII, got {len(self._attributes)} bytes"
             )
+
+    def read(self, body: bytes) -> list[Item]:
+        if self._content_type == PICTURE:
+            self._content_type = sniffed(body) or PICTURE
+        return super().read(body)
 
     def _finished(self, answer: Answer, answered: float, written: Written) -> RawAnswer:
         """See `Answering`; the memo keeps no attributes, which are the caller's."""

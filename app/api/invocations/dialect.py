@@ -32,11 +32,12 @@ TABLE: Docs = {
     "type": "object",
     "description": "a table, as pandas writes it with `orient='split'`",
     "properties": {
-        "columns": {"type": "array", "items": {"type": "string"}},
+        "columns": {"type": "array", "items": {"type": ["string", "integer"]}},
         "index": {"type": "array", "items": {}},
         "data": {"type": "array", "items": {"type": "array", "items": {}}, "minItems": 1},
     },
     "required": ["data"],
+    "additionalProperties": False,
 }
 SCHEMAS: dict[str, Docs] = {
     "InvocationsRequest": {

@@ -102,9 +102,13 @@ def _check_counts(tensors: Sequence[Tensor], max_items: int) -> None:
 
 def _arrays(specs: Sequence[TensorSpec], given: Mapping[str, Tensor]) -> dict[str, Array]:
     for spec in specs:
-        shape = given[spec.name].shape[1:]
-        if not spec.takes(shape):
-            raise misshapen(spec, shape)
+        shape = given[spec.name].shape
+        if not spec.takes(shape[1:]):
+            error = misshapen(spec, shape[1:])
+            raise InvalidInput(
+                f"{error} for each item; axis 0 of the shape {list(shape)} counts the items",
+                error.details,
+            )
     return {spec.name: _array(spec, given[spec.name]) for spec in specs}
 
 

@@ -22,8 +22,9 @@ from app.types import Item, Outcome
 from models.choices import TextTask
 
 PARAMETERS, TOP_K, FUNCTION = "parameters", "top_k", "function_to_apply"
-# Fields of a call for embeddings, which the hub's client may put into `parameters`.
-EMBED_FIELDS = ("normalize", "truncate", "truncation_direction", "prompt_name", "dimensions")
+# Fields of a call for embeddings alone, and those that the hub's client may put into `parameters`.
+ONLY_EMBED = ("normalize", "prompt_name", "dimensions")
+EMBED_FIELDS = (*ONLY_EMBED, "truncate", "truncation_direction")
 
 
 class RootCall(EmbedCall):
@@ -33,7 +34,13 @@ class RootCall(EmbedCall):
     tasks: ClassVar[tuple[TextTask, ...]] = ("embed", "classify")
 
     def tasks_of(self, document: Mapping[str, Any]) -> Sequence[TextTask]:
-        """See `TextCall`. Only pipelines of classifiers have `parameters`, in the hub's client."""
+        """See `TextCall`. Other `parameters` are those of a pipeline of classifiers."""
+        parameters = document.get(PARAMETERS)
+        is_embed = any(document.get(name) is not None for name in ONLY_EMBED) or (
+            isinstance(parameters, dict) and not parameters.keys().isdisjoint(EMBED_FIELDS)
+        )
+        if is_embed and loaded_for(self.service.loaded, "embed"):
+            return ("embed",)
         if PARAMETERS in document and loaded_for(self.service.loaded, "classify"):
             return ("classify",)
         return self.tasks

@@ -109,6 +109,9 @@ def test_invalid_requests_are_reported(
 ) -> None:
     message = refused(2, tmp_path / "none", capsys=capsys)
     assert f"{tmp_path / 'none'} is not an intact artifact: manifest.json cannot be read" in message
+    for above in exported.parents[:2]:
+        message = refused(2, above, capsys=capsys)
+        assert message.endswith(f"; name the folder of a version, such as {exported}\n")
     message = refused(2, exported, "--variant", "int8,script", capsys=capsys)
     assert "--variant int8: there are: script" in message
     message = refused(2, exported, "--length", 3, capsys=capsys)

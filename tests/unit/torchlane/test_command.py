@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +51,36 @@ def test_a_program_gets_its_arguments_and_its_exit_code_is_the_commands() -> Non
     done = run("keys", "ops", "--scope", "nonsense")
     assert done.returncode == 2
     assert "argument --scope: invalid choice: 'nonsense'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "unbuffered"), [("--help", ""), ("--help", "1"), ("doctor", "")]
+)
+def test_output_that_nobody_reads_is_no_error(command: str, unbuffered: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "wb") as unread:
+        done = subprocess.run(
+            [sys.executable, "-m", "torchlane", command],
+            stdout=unread,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_an_interrupt_before_a_program_runs_is_one_line(tmp_path: Path) -> None:
+    """While its imports take their seconds, it cannot answer one itself."""
+    (tmp_path / "pydantic.py").write_text("raise KeyboardInterrupt")
+    done = subprocess.run(
+        [sys.executable, "-m", "torchlane", "serve"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), str(Path.cwd())))},
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (130, "torchlane: interrupted\n")
 
 
 def test_the_package_imports_neither_torch_nor_the_server() -> None:

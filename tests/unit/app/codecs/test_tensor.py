@@ -77,8 +77,8 @@ class TestRejected:
         [
             ("1.0", "a string"),
             (None, "null"),
-            ({}, "an object"),
-            ({"x": [0] * 6, "y": 1}, "an object"),
+            ({}, "an object with nothing"),
+            ({"x": [0] * 6, "y": 1}, "an object with 'x', 'y'"),
             (True, "a single number"),
             ([], "shape [0]"),
             ([[1, 2], [3, 4], [5, 6]], "shape [3, 2]"),
