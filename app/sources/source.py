@@ -184,7 +184,7 @@ class Source:
         """Why there are no models."""
         if self._seen.ticket < self._first:
             return f"models are being fetched from {self.shown}"
-        return self._seen.why_empty(self.shown)
+        return self._seen.why_empty(self._config.url)
 
     def age_s(self) -> float:
         """Seconds since the last look that saw everything, or since the start."""

@@ -17,6 +17,9 @@ DENIED = ("ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "TokenR
 # In this order: the first words that are found say most. The last ones are names of exceptions.
 REASONS = {
     "Range request not supported": "the server answers no range requests, which large files need",
+    "MissingContentLength": "the server sends no Content-Length, which is needed",
+    "kind: Redirect": "its redirects cannot be followed",
+    "BadScheme": "it redirects to an address that is neither http nor https",
     "dns error": "its name cannot be resolved",
     "certificate": "its certificate is not trusted",
     "Connection refused": "the connection was refused",
