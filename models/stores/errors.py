@@ -19,7 +19,7 @@ REASONS = {
     "Range request not supported": "the server answers no range requests, which large files need",
     "MissingContentLength": "the server sends no Content-Length, which is needed",
     "kind: Redirect": "its redirects cannot be followed",
-    "BadScheme": "it redirects to an address that is neither http nor https",
+    "BadScheme": "its address, or one that it redirects to, must begin with https://",
     "dns error": "its name cannot be resolved",
     "certificate": "its certificate is not trusted",
     "Connection refused": "the connection was refused",

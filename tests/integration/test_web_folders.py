@@ -162,7 +162,7 @@ async def test_an_index_of_another_form_is_refused(site: Path, index: str, says:
     [
         (Plain, "autoindex_format"),
         (Elsewhere, "its redirects cannot be followed"),
-        (OtherProtocol, "an address that is neither http nor https"),
+        (OtherProtocol, "one that it redirects to, must begin with https://"),
         (Unknown, "sends no Content-Length"),
     ],
 )
