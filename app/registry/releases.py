@@ -9,10 +9,13 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from models.versions import MAX_VERSION
+
 WHOLE = 100.0  # per cent
 MOST_KEPT = 100  # inputs of a model with different answers
 JUDGED_SHARE = 0.1  # of the old version's items, for a release without a shadow of its own
 Percent = Annotated[float, Field(gt=0, le=WHOLE, allow_inf_nan=False)]
+Version = Annotated[int, Field(ge=1, le=MAX_VERSION)]
 
 
 class _Checked(BaseModel):
@@ -30,7 +33,7 @@ class Shadow(_Checked):
         keep: maximum number of inputs that are kept because the answers differ.
     """
 
-    version: int = Field(ge=1)
+    version: Version
     share: float = Field(gt=0, le=1, allow_inf_nan=False)
     keep: int = Field(0, ge=0, le=MOST_KEPT)
 
@@ -68,8 +71,8 @@ class Release(_Checked):
         stop_if: when it is rolled back.
     """
 
-    to: int = Field(ge=1)
-    old: int | None = Field(None, ge=1, alias="from")
+    to: Version
+    old: Version | None = Field(None, alias="from")
     steps: list[Percent] = Field([1.0, 10.0, 50.0, WHOLE], min_length=1, max_length=100)
     every_s: float = Field(600.0, gt=0, le=31_536_000, allow_inf_nan=False)
     stop_if: StopIf = StopIf()

@@ -361,8 +361,8 @@ class Lifecycle:
         self._announce()
         if not readiness.ready:
             LOG.error("not_ready", reasons=list(readiness.reasons))
-            if not self.loaded.names:
-                problem = self._repository.why_empty()
+            problem = self._repository.why_empty()
+            if not self.loaded.names and problem not in readiness.reasons:  # as of a store
                 LOG.error("repository_empty", problem=problem, setting="TORCHLANE_MODEL_DIR")
         pause_s = self._config.reload_s
         if overrides.are_shared:

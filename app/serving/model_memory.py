@@ -295,10 +295,12 @@ class ModelMemory:
         now, least_s = self.now(), self._limits.min_resident_s
         stays = [m.since + least_s - now for m in self.models.values() if not m.is_cold]
         next_s = min((each for each in stays if each > 0), default=0.0)
+        retry_s = max(LEAST_RETRY_S, next_s)
         return Overloaded(
             f"there is no room for model {model.model.plain} now: the other loaded models are in "
-            f"use, or were loaded less than {least_s:g} s ago",
-            retry_after_s=max(LEAST_RETRY_S, next_s),
+            f"use, or were loaded less than {least_s:g} s ago; try again in {retry_s:.1f} s, or "
+            "allow more memory (TORCHLANE_MODEL_MEMORY)",
+            retry_after_s=retry_s,
         )
 
     def _count_refused(self, model: OnDemandModel) -> None:

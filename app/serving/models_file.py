@@ -305,13 +305,18 @@ def _told(name: str, error: ErrorDetails) -> str:
     key, problem = ".".join(map(str, error["loc"]))[:SHOWN], error["msg"]
     if error["type"] == "extra_forbidden":
         table, dot, last = key.rpartition(".")
+        fields = TABLES.get(table, Entry).model_fields.items()
         hint = did_you_mean(
             last,
-            TABLES.get(table, Entry).model_fields,
+            [field.alias or known for known, field in fields],
             "docs/models-file.md lists all settings",
             show=lambda known: f"{table}{dot}{known}",
         )
         return f"[models.{name}] {key} is not a model setting; {hint}"
+    if error["type"] == "missing":
+        return f"[models.{name}] {key} is missing; docs/models-file.md shows an example"
+    if error["type"] in ("dict_type", "model_type"):
+        problem = "use a table, as docs/models-file.md shows"
     return f"[models.{name}] {key} = {error['input']!r}: {problem}"
 
 

@@ -167,7 +167,7 @@ def _disagreement(release: Release, new: Counts) -> str | None:
     if agreement >= rules.agreement_below:
         return None
     return (
-        f"version {release.to} agreed with the old version on {agreement:.3g} of "
+        f"version {release.to} agreed with the old version on {new.agreed:.0f} of "
         f"{new.compared:.0f} items, less than agreement_below = {rules.agreement_below:g}"
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 from app.registry.model_settings import MODEL_NAME
@@ -20,10 +21,12 @@ class Listed(NamedTuple):
     Attributes:
         etag: of its manifest; None: unknown.
         signature: the ETag of its signature, "" if there is none; None: unknown.
+        files: differs if the ETag of any of its files does, as far as they are listed.
     """
 
     etag: str | None
     signature: str | None
+    files: int
 
 
 class Listing(NamedTuple):
@@ -48,9 +51,11 @@ async def listing_of(store: Store) -> Listing:
     """
     manifests: dict[ModelId, str | None] = {}
     signatures: dict[ModelId, str | None] = {}
+    files: Counter[str] = Counter()  # by folder, a number that changes with its files
     ignored: set[str] = set()
     async for entry in store.entries(MAX_FILES):
         folder, _, name = entry.key.rpartition("/")
+        files[folder] ^= hash((name, entry.etag))
         if name not in (MANIFEST_FILE, SIGNATURE_FILE):
             continue
         model_name, _, number = folder.partition("/")
@@ -63,7 +68,7 @@ async def listing_of(store: Store) -> Listing:
             entry.etag
         )
     versions = {
-        model: Listed(etag, signatures.get(model, None if etag is None else ""))
+        model: Listed(etag, signatures.get(model, None if etag is None else ""), files[str(model)])
         for model, etag in manifests.items()
     }
     return Listing(versions, frozenset(ignored))

@@ -91,4 +91,4 @@ class MirroredRepository(Repository):
             raise
 
     def _why_empty(self, root: Path) -> str:
-        return self._mirror.state.read().why_empty(str(self._mirror.url))
+        return self._mirror.state.read().why_empty(self._mirror.url)

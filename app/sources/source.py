@@ -184,7 +184,7 @@ class Source:
         """Why there are no models."""
         if self._seen.ticket < self._first:
             return f"models are being fetched from {self.shown}"
-        return self._seen.why_empty(self.shown)
+        return self._seen.why_empty(self._config.url)
 
     def age_s(self) -> float:
         """Seconds since the last look that saw everything, or since the start."""
@@ -240,9 +240,7 @@ class Source:
                 with contextlib.suppress(BlockingIOError), self._mirror.kept():
                     await self._hold()
             except Exception as error:  # it is tried again: what is served does not depend on it
-                if repr(error) != self._failed:
-                    LOG.error("source_failed", url=self.shown, exc_info=error)
-                self._failed = repr(error)
+                self._log_failed(error)
                 await asyncio.sleep(self._pause_s(has_seen=False))
             self._seen = self._mirror.state.read()
             await asyncio.sleep(TICK_S)
@@ -257,10 +255,10 @@ class Source:
                 try:
                     looking = looking or self._looking()
                     self._seen = await looking.look(asked)
-                except (StoreError, OSError) as error:
+                    self._failed = None
+                except Exception as error:  # the next look may succeed
                     self._seen = self._failed_look(asked, error)
                 self._tell(self._seen.problem)
-                self._failed = None
                 has_seen = self._seen.succeeded_at is not None
                 due_at = time.monotonic() + self._pause_s(has_seen=has_seen)
             await asyncio.sleep(TICK_S)
@@ -275,11 +273,20 @@ class Source:
         gone_after_s = max(GONE_S, self._config.poll_s / 2)
         return Looking(store, self._mirror, self._cache, self._verifier, gone_after_s)
 
-    def _failed_look(self, ticket: int, error: StoreError | OSError) -> State:
+    def _log_failed(self, error: Exception) -> None:
+        """Log an error that nobody expected, once."""
+        if repr(error) != self._failed:
+            LOG.error("source_failed", url=self.shown, exc_info=error)
+        self._failed = repr(error)
+
+    def _failed_look(self, ticket: int, error: Exception) -> State:
         """The state after a look that could not end, which other processes also get to know."""
         problem = str(error)
         if isinstance(error, OSError):
             problem = f"the cache {self._config.cache} cannot be used: {error.strerror}"
+        elif not isinstance(error, StoreError):
+            self._log_failed(error)
+            problem = f"an unexpected error, which the log has: {type(error).__name__}"
         state = self._seen.model_copy(update={"ticket": ticket, "problem": problem})
         with contextlib.suppress(OSError):
             self._mirror.state.write(state)

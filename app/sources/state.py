@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 
 from models.durable import replacing
+from models.stores.urls import WRITABLE, StoreUrl
 
 STATE_FILE = "state.json"
 
@@ -41,6 +42,7 @@ class State(BaseModel):
         versions: those in the mirror.
         refused: why versions are not in the mirror that should be.
         changed: the digests of manifests that changed in the store after they were mirrored.
+        ignored: some folders with a manifest whose places are not MODEL/VERSION.
     """
 
     url: str = ""
@@ -51,16 +53,19 @@ class State(BaseModel):
     versions: dict[str, MirroredVersion] = {}
     refused: dict[str, str] = {}
     changed: dict[str, str] = {}
+    ignored: list[str] = []
 
-    def why_empty(self, url: str) -> str:
+    def why_empty(self, url: StoreUrl) -> str:
         """Why there are no models from a store."""
         if self.problem is not None:
             return f"no models have come from {url}: {self.problem}"
         if self.succeeded_at is None:
             return f"nothing has been fetched from {url} yet"
-        return (
-            f"{url} has no MODEL/VERSION with a manifest.json; `torchlane export` writes one with "
-            f"--out {url}"
+        empty = f"{url} has no MODEL/VERSION with a manifest.json"
+        if self.ignored:
+            return f"{empty}, but {self.ignored[0]}/manifest.json; choose the folder of all models"
+        return f"{empty}; `torchlane export` writes one" + (
+            f" with --out {url}" if url.scheme in WRITABLE else " into a folder"
         )
 
 

@@ -9,11 +9,19 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from models.stores.home import home_folder
 
 READ_AGAIN = dt.timedelta(minutes=10)  # the files may get other keys
 KEY = "aws_access_key_id"
+VARIABLES = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_REGION",
+    "AWS_DEFAULT_REGION",
+)
 # With one of these, the store's own library finds credentials.
 FOUND_ELSEWHERE = (
     "AWS_ACCESS_KEY_ID",
@@ -25,7 +33,7 @@ FOUND_ELSEWHERE = (
 
 
 class ProfileError(ValueError):
-    """The profile cannot be used; the message names it, and no secret."""
+    """The profile, or a variable, cannot be used; the message names it, and no secret."""
 
 
 class Profile:
@@ -100,8 +108,12 @@ def credentials_of_profile(
     Keys in variables come before profiles, as in AWS's tools.
 
     Raises:
-        ProfileError: if there is a profile that cannot be used.
+        ProfileError: if there is a profile that cannot be used, or a variable with a line break,
+            with which the store's library would panic.
     """
+    for name in VARIABLES:
+        if not environment.get(name, "").isprintable():
+            raise ProfileError(f"{name} has a line break or another control character: remove it")
     if any(environment.get(name) for name in FOUND_ELSEWHERE):
         return {}, None
     profile = Profile(environment, home)
@@ -124,6 +136,24 @@ def credentials_of_profile(
     from obstore.auth.boto3 import Boto3CredentialProvider  # noqa: PLC0415
 
     return settings, Boto3CredentialProvider()
+
+
+def check_endpoint(address: str) -> None:
+    """Check the address of a store with the API of S3; the store's library would panic.
+
+    Raises:
+        ProfileError: if it is none.
+    """
+    try:
+        parts = urlsplit(address)
+        is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        is_address = False
+    if not is_address or not address.isprintable() or " " in address:
+        raise ProfileError(
+            "AWS_ENDPOINT_URL, or endpoint_url of the AWS profile, is no address such as "
+            "http://127.0.0.1:9000"
+        )
 
 
 def credentials_here() -> tuple[dict[str, str], Callable[[], Any] | None]:

@@ -6,8 +6,9 @@ import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-from models.stores.aws import credentials_here
+from models.stores.aws import check_endpoint, credentials_here
 from models.stores.base import LibraryStore, client_options, retries
 from models.stores.errors import Missing
 
@@ -40,8 +41,9 @@ class Bucket(LibraryStore):
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         if endpoint:
             config["endpoint"] = endpoint
-        if config.get("endpoint", "").startswith("http://"):
-            options["allow_http"] = True
+        if endpoint := config.get("endpoint"):
+            check_endpoint(endpoint)
+            options["allow_http"] = urlsplit(endpoint).scheme == "http"
         return S3Store(
             self.url.place,
             prefix=prefix,

@@ -17,6 +17,10 @@ DENIED = ("ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "TokenR
 # In this order: the first words that are found say most. The last ones are names of exceptions.
 REASONS = {
     "Range request not supported": "the server answers no range requests, which large files need",
+    "MissingContentLength": "the server sends no Content-Length, which is needed",
+    "kind: Redirect": "its redirects cannot be followed",
+    "TooManyRedirects": "its redirects cannot be followed",
+    "BadScheme": "its address, or one that it redirects to, must begin with https://",
     "dns error": "its name cannot be resolved",
     "certificate": "its certificate is not trusted",
     "Connection refused": "the connection was refused",
@@ -39,6 +43,9 @@ REASONS = {
     "ConnectError": "no connection is possible",
     "Timeout": "it took too long",
     "RemoteProtocolError": "its answer is malformed",
+    "JSONDecodeError": "its answer is malformed",
+    "relative URL": "its address must begin with https://",
+    "LocalProtocolError": "its address or a login is malformed, such as by a line break",
 }
 LOGIN = re.compile("credential|metadata|token|key file|oauth", re.IGNORECASE)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from models.stores.base import CONNECT_S, READ_S, Entry, LibraryStore, client_options, retries
-from models.stores.errors import StoreError, TooLarge
+from models.stores.errors import StoreError, TooLarge, reason_of
 from models.stores.urls import CREDENTIALS
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class HubRepository(LibraryStore):
             login = f"; it takes {CREDENTIALS['hf']}" if status in (401, 403, 404) else ""
             raise StoreError(f"{self.url}: the Hub answers {status}{login}") from None
         except (HTTPError, OSError, ValueError) as error:
-            raise StoreError(f"{self.url}: it cannot be listed ({type(error).__name__})") from None
+            raise StoreError(f"{self.url}: the Hub: {reason_of(error, self.url)}") from None
         if len(found) > limit:
             raise TooLarge(f"{self.url} has too many files to be listed")
         return [Entry(each.path, each.blob_id) for each in found if isinstance(each, RepoFile)]

@@ -117,9 +117,18 @@ async def test_a_wrong_token_is_named_and_not_shown(monkeypatch: pytest.MonkeyPa
     assert "hf_wrong" not in str(caught.value)
 
 
-async def test_a_hub_that_is_away_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(StoreError, match=f"{URL}: it cannot be listed"):
+@pytest.mark.parametrize(
+    ("endpoint", "says"),
+    [
+        ("http://127.0.0.1:9", "the Hub: the connection was refused"),
+        ("127.0.0.1", "its address must begin with https://"),
+    ],
+)
+async def test_a_hub_that_is_away_is_said(
+    monkeypatch: pytest.MonkeyPatch, endpoint: str, says: str
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    with pytest.raises(StoreError, match=f"{URL}: {says}"):
         [entry async for entry in open_store(URL).entries(100)]
 
 

@@ -191,6 +191,10 @@ async def test_a_store_that_keeps_lying_is_asked_less_and_less(
     seal_in_store(bucket, "m/1")
     await mirrored.look()
     assert len(s3.got("m/1/script.pt")) == 4  # what is new is tried at once
+    for _ in range(3):
+        await mirrored.look()
+    bucket.put("m/1/script.pt", (folder / "script.pt").read_bytes())
+    assert (await mirrored.look()).refused == {}
 
 
 def seal_in_store(bucket: Bucket, key: str) -> None:

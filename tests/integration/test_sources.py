@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 
 from app.access.entries import make_key
 from app.doctor import main as doctor
+from app.sources.looking import Looking
 from app.sources.state import StateFile
 from tests.artifacts import write_artifact
 from tests.e2e.forking import run
@@ -133,6 +134,22 @@ async def test_a_start_without_anything_waits_and_says_why(
         s3.fault = None
         await eventually(lambda: has(api, '"ready"'), True)
         assert await answered_by(api) == 1
+
+
+async def test_an_unexpected_error_is_shown_and_tried_again(
+    servers: Servers, publisher: Publisher, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> None:
+        raise RuntimeError("the library panicked")
+
+    bucket.upload(publisher.publish(1))
+    with monkeypatch.context() as patch, capture_logs() as logs:
+        patch.setattr(Looking, "look", fail)
+        async with servers.serving(wait_ready=False) as api:
+            await eventually(lambda: has(api, "an unexpected error, which the log has: Run"), True)
+            patch.undo()
+            await eventually(lambda: has(api, '"ready"'), True)
+    assert [each["event"] for each in logs].count("source_failed") == 1
 
 
 async def test_a_cache_that_cannot_be_written_is_named(

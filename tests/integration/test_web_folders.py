@@ -54,6 +54,31 @@ class Plain(Nginx):
         self.wfile.write(content)
 
 
+class Elsewhere(Nginx):
+    """Redirects to itself, or to another protocol."""
+
+    target = ""
+
+    def do_GET(self) -> None:
+        self.send_response(302)
+        self.send_header("Location", self.target or self.path)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+class OtherProtocol(Elsewhere):
+    target = "ftp://127.0.0.1/"
+
+
+class Unknown(Nginx):
+    """Does not say how long its answers are."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+
 class Endless(Nginx):
     """Answers a range with the right head, and many more bytes."""
 
@@ -132,9 +157,18 @@ async def test_an_index_of_another_form_is_refused(site: Path, index: str, says:
         [entry async for entry in open_store(url).entries(10)]
 
 
-async def test_a_server_that_lists_nothing_is_told_what_is_needed(site: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (Plain, "autoindex_format"),
+        (Elsewhere, "its redirects cannot be followed"),
+        (OtherProtocol, "one that it redirects to, must begin with https://"),
+        (Unknown, "sends no Content-Length"),
+    ],
+)
+async def test_a_server_is_told_what_is_needed(site: Path, kind: type[Nginx], says: str) -> None:
     (site / "models").mkdir()
-    with web_server(site, Plain) as (url, _), pytest.raises(StoreError, match="autoindex_format"):
+    with web_server(site, kind) as (url, _), pytest.raises(StoreError, match=says):
         [entry async for entry in open_store(url).entries(10)]
 
 

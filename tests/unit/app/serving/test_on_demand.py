@@ -214,6 +214,7 @@ async def test_models_with_work_stay(server: Server) -> None:
     with pytest.raises(Overloaded, match="no room for model c/1 now") as refused:
         c.ask(60.0)
     assert refused.value.retry_after_s == 1.0
+    assert "try again in 1.0 s, or allow more memory" in str(refused.value)
     server.engine.busy = {a.model}
     await server.use(c)
     assert server.warm(a, b, c) == "ac"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from models.stores.aws import ProfileError, credentials_of_profile
+from models.stores.aws import ProfileError, check_endpoint, credentials_of_profile
 
 CREDENTIALS = """
 [default]
@@ -73,3 +73,19 @@ def test_a_profile_that_cannot_be_used_is_named(home: Path) -> None:
     (home / ".aws" / "config").write_text("no section = 1")
     with pytest.raises(ProfileError, match="cannot be read as a file of AWS profiles"):
         credentials_of_profile({}, home)
+
+
+@pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN", "AWS_REGION"])
+def test_a_line_break_in_a_variable_is_named(name: str) -> None:
+    with pytest.raises(ProfileError, match=f"^{name} has a line break") as refused:
+        credentials_of_profile({name: "a-secret\n"}, None)
+    assert "a-secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:9000", "http://", "ftp://a", "http://a b", "http://a:999999", "http://["]
+)
+def test_an_endpoint_that_is_no_address_is_named(address: str) -> None:
+    check_endpoint("https://127.0.0.1:9000/path")
+    with pytest.raises(ProfileError, match="AWS_ENDPOINT_URL"):
+        check_endpoint(address)
