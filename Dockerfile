@@ -109,8 +109,11 @@ COPY --from=packaging /usr/local/bin/package-into /usr/local/bin/
 COPY --from=packaging /build ./
 COPY app app
 # without models/definitions: serving needs no Python code of a model
-COPY models/*.py models/*.cpp models/*.pyi models/
+COPY models/*.py models/
+COPY models/inputs models/inputs
+COPY models/runtimes models/runtimes
 COPY models/stores models/stores
+COPY models/system models/system
 RUN package-into /opt/venv /opt/torchlane
 
 FROM packaging AS export-package
@@ -120,7 +123,10 @@ RUN package-into /opt/build /opt/torchlane
 
 FROM packaging AS load-package
 COPY models/*.py models/
+COPY models/inputs models/inputs
+COPY models/runtimes models/runtimes
 COPY models/stores models/stores
+COPY models/system models/system
 COPY loadtests loadtests
 RUN package-into /opt/build /opt/torchlane
 

@@ -40,10 +40,10 @@ from app.processes.worker import Place, Shared, Worker, obey_parent_alone
 from app.screen import Screen, process_age_s
 from app.settings import PREFIX, Settings, SettingsError, load_settings
 from app.telemetry import variables
-from models.command_lines import USAGE_EXIT_CODE, flag_of
-from models.extras import MissingExtra
-from models.quiet import DEPRECATIONS, ignore_warnings
-from models.streams import open_closed_streams
+from models.system.command_lines import USAGE_EXIT_CODE, flag_of
+from models.system.extras import MissingExtra
+from models.system.quiet import DEPRECATIONS, ignore_warnings
+from models.system.streams import open_closed_streams
 
 if TYPE_CHECKING:
     import uvicorn

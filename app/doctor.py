@@ -22,11 +22,11 @@ from app.registry.repository import Repository
 from app.settings import PREFIX, Settings, SettingsError, load_settings
 from app.sources.repository import MirroredRepository
 from app.types import ModelId
-from models.distributions import installed_version, own_version
-from models.extras import MissingExtra
-from models.processor import cpu_name
-from models.resources import memory_left_bytes, usable_cores
 from models.stores.urls import Place
+from models.system.distributions import installed_version, own_version
+from models.system.extras import MissingExtra
+from models.system.processor import cpu_name
+from models.system.resources import memory_left_bytes, usable_cores
 
 # Distributions whose versions explain most reports; extras install those after torch.
 DISTRIBUTIONS = (
@@ -73,7 +73,7 @@ def _report(chosen: dict[str, Place]) -> Iterator[Line]:
 def _versions() -> Iterator[Line]:
     # Not at the top: torch takes a second or two.
     from app.main import is_compiled  # noqa: PLC0415
-    from models.torchscript import reads_without_gil  # noqa: PLC0415
+    from models.runtimes.torchscript import reads_without_gil  # noqa: PLC0415
 
     code = "machine code" if is_compiled() else "Python alone"
     if is_compiled() and not reads_without_gil():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from models.command_lines import OneLineParser
 from models.stores.urls import place
+from models.system.command_lines import OneLineParser
 
 
 def parser() -> argparse.ArgumentParser:

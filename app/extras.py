@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from app.settings import PREFIX, Settings, SettingsError
-from models.extras import check_extra
 from models.stores.urls import StoreUrl, check_store_extra
+from models.system.extras import check_extra
 
 GRPC_PACKAGES = ("grpc", "grpc_health", "grpc_reflection")
 REDIS_PACKAGES = ("redis", "hiredis")

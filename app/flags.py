@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, CliSettingsSource
 
 from models.choices import did_you_mean
-from models.command_lines import USAGE_EXIT_CODE, flag_of
+from models.system.command_lines import USAGE_EXIT_CODE, flag_of
 
 CLOSE = 0.7  # of two names, without the dashes that all have: `nope` is not a `page`
 

@@ -58,22 +58,22 @@ from app.registry.loaded_models import LoadedModels
 from app.registry.model_settings import ModelSettings
 from app.registry.repository import Artifact, Repository
 from app.serving.claims import Claims
-from app.serving.differing import Differing
 from app.serving.handlers import HandlerInstaller, Mode, PoolFactory
 from app.serving.installation import GATHER_S
 from app.serving.installer import BackendFactory, Installer
 from app.serving.lifecycle import MIN_CLOSE_S, Lifecycle, LifecycleConfig
-from app.serving.load_records import LoadRecords
-from app.serving.model_memory import MemoryLimits, ModelMemory
 from app.serving.models_file import ModelsFile
-from app.serving.on_demand import OnDemandModels
 from app.serving.overrides import Overrides
 from app.serving.placement import Placement, Trial, measured_layout, place
-from app.serving.release_file import ReleaseFile
-from app.serving.releases import Releases
+from app.serving.releases.differing import Differing
+from app.serving.releases.file import ReleaseFile
+from app.serving.releases.shadows import Shadows
+from app.serving.releases.steps import Releases
 from app.serving.replica_pool import ReplicaPool, log_failure
+from app.serving.residency.load_records import LoadRecords
+from app.serving.residency.model_memory import MemoryLimits, ModelMemory
+from app.serving.residency.on_demand import OnDemandModels
 from app.serving.served_artifacts import ServedArtifacts
-from app.serving.shadows import Shadows
 from app.serving.turn import Turn
 from app.serving.version_policy import VersionPolicy
 from app.settings import PREFIX, Settings, listed
@@ -82,8 +82,8 @@ from app.telemetry import variables
 from app.telemetry.access_log import AccessLog
 from app.telemetry.tracing import Tracing
 from app.types import Device
-from models.distributions import UNKNOWN, installed_version, own_version
-from models.resources import memory_bytes, usable_cores
+from models.system.distributions import UNKNOWN, installed_version, own_version
+from models.system.resources import memory_bytes, usable_cores
 
 if TYPE_CHECKING:
     from app.api.oip.grpc.server import GrpcServer

@@ -29,8 +29,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from app.registry.model_settings import MODEL_NAME
 from models.choices import Precision, did_you_mean
-from models.local_paths import local_path
 from models.stores.urls import StoreUrl, place
+from models.system.local_paths import local_path
 
 PREFIX = "TORCHLANE_"
 LOAD_TESTS = "TORCHLANE_LOAD_"  # their variables may be in the same environment

@@ -101,7 +101,7 @@ follow_imports = skip
 """
 # Extension modules in C++: app/codecs/name.cpp is compiled to the module app.codecs.name.
 NATIVE = ("app/codecs/json_numbers.cpp",)
-NATIVE_OF_TORCH = ("models/torchscript_file.cpp",)  # with its headers, if it is installed
+NATIVE_OF_TORCH = ("models/runtimes/torchscript_file.cpp",)  # with its headers, if it is installed
 
 
 def build(prefix: str, level: str) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 import sys
 
-from models.command_lines import INTERRUPTED_EXIT_CODE
-from models.streams import open_closed_streams
+from models.system.command_lines import INTERRUPTED_EXIT_CODE
+from models.system.streams import open_closed_streams
 
 signals: list[int] = []
 

@@ -31,8 +31,8 @@ from export.timing.tune import TuneOptions
 from models.definitions.definition import Progress
 from models.definitions.loading import BrokenDefinition
 from models.definitions.training import Diverged
-from models.extras import MissingExtra
 from models.manifest import LARGE_BYTES
+from models.system.extras import MissingExtra
 
 CLEANUP_S = 10.0  # until a process that was told to end is killed
 

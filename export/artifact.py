@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from export.errors import NO_SPACE, ExportError, UsageError
-from models.durable import sync
 from models.handlers import HandlerManifest
 from models.manifest import (
     DIGEST_FILE,
@@ -21,7 +20,8 @@ from models.manifest import (
     Manifest,
     check_manifest_size,
 )
-from models.scratch import scratch_folder
+from models.system.durable import sync
+from models.system.scratch import scratch_folder
 from models.versions import MAX_VERSION, version_of
 
 Sign = Callable[[bytes], bytes]  # a manifest -> the content of its `manifest.sig`

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from export.errors import ExportError, UsageError
 from export.options import adoption, artifacts, handlers, measuring, signing, training
-from models.command_lines import INTERRUPTED_EXIT_CODE
-from models.extras import MissingExtra, check_extra
+from models.system.command_lines import INTERRUPTED_EXIT_CODE
+from models.system.extras import MissingExtra, check_extra
 
 if TYPE_CHECKING:
     from rich.console import Console

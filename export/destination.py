@@ -13,10 +13,10 @@ from pathlib import Path
 
 from export.errors import ExportError, UsageError
 from models.manifest import MANIFEST_FILE
-from models.scratch import scratch_folder
 from models.stores.buckets import Bucket
 from models.stores.errors import Exists, Missing, StoreError
 from models.stores.urls import Place, StoreUrl, check_store_extra
+from models.system.scratch import scratch_folder
 from models.versions import version_of
 
 CLAIM_FILE = ".claim"  # in the folder of a version while an export uploads it

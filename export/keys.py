@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from export.errors import NO_SPACE, ExportError, UsageError
-from models.contained import FileRejected, read_named
 from models.signatures import DOMAIN, MAX_KEY_BYTES, TrustedKeys, fingerprint_of, signature_file
+from models.system.contained import FileRejected, read_named
 
 PRIVATE_MODE, PUBLIC_MODE = 0o600, 0o644
 READ_BY_OTHERS = 0o077

@@ -24,12 +24,12 @@ from export.progress import say
 from export.timing import tune
 from export.timing.contest import runner
 from export.timing.profiling import FORWARDS, WHOLE, compress, record, trace_of
-from models.forms import Forward, intra_op_threads, kinds_here, processor_of
 from models.golden import golden_batches
 from models.manifest import Manifest
 from models.padding import padding_of
 from models.plan import Form, form_at
-from models.resources import serving_threads
+from models.runtimes.forms import Forward, intra_op_threads, kinds_here, processor_of
+from models.system.resources import serving_threads
 from models.tensors import Arrays
 from models.timing import seconds_of
 

@@ -35,7 +35,6 @@ from models.choices import Precision
 from models.definitions.definition import Definition, Progress
 from models.golden import golden_batches
 from models.handlers import HandlerManifest
-from models.heap import collect
 from models.integrity import IntegrityError, NotAModel, Untrusted, Verifier, read_any_artifact
 from models.manifest import (
     MANIFEST_FILE,
@@ -45,6 +44,7 @@ from models.manifest import (
     OmittedVariant,
     TrainingRun,
 )
+from models.system.heap import collect
 from models.tensors import EncodedArray, stack
 
 REPORT_FILE = "report.html"

@@ -15,10 +15,10 @@ from export.keys import is_read_by_others, make_keys, read_signer
 from export.options.signing import PASSPHRASE
 from export.progress import say
 from export.renewal import sign_anew
-from models.contained import FileRejected, read_inside
 from models.integrity import MAX_SMALL_BYTES, Untrusted
 from models.manifest import SIGNATURE_FILE
 from models.signatures import KeyFileError, TrustedKeys, claimed_key
+from models.system.contained import FileRejected, read_inside
 
 
 def keygen(args: argparse.Namespace, console: Console) -> None:

@@ -17,9 +17,9 @@ from loadtests.bench.options import add_bench
 from loadtests.capacity.options import add_overload, add_run, add_search
 from loadtests.errors import LoadTestError
 from loadtests.networks.options import add_networks
-from models.command_lines import INTERRUPTED_EXIT_CODE, USAGE_EXIT_CODE, OneLineParser
-from models.extras import MissingExtra, check_extra
-from models.streams import open_closed_streams
+from models.system.command_lines import INTERRUPTED_EXIT_CODE, USAGE_EXIT_CODE, OneLineParser
+from models.system.extras import MissingExtra, check_extra
+from models.system.streams import open_closed_streams
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtests.errors import UsageError
-from models.distributions import installed_version
-from models.processor import cpu_name
-from models.resources import usable_cores
+from models.system.distributions import installed_version
+from models.system.processor import cpu_name
+from models.system.resources import usable_cores
 
 SETTINGS = "TORCHLANE_"
 DISTRIBUTIONS = ("torch", "numpy", "fastapi", "uvicorn", "uvloop", "httptools", "orjson")

@@ -29,7 +29,7 @@ def is_normalized(values: object) -> bool:
 
 
 class PicturePreprocess(Part):
-    """How to convert a picture to an array [channels, height, width]; see `models.preprocess`.
+    """How to convert a picture to an array [channels, height, width].
 
     The array is (value / 255 - mean) / std, per channel, in float32; or with `values` of `levels`
     the values of 0 to 255 as they are, in uint8. The model expects light-on-dark pictures.
@@ -44,7 +44,7 @@ class PicturePreprocess(Part):
     half a pixel is rounded where the middle begins: `half-even`, as torchvision does, or `down`, as
     Hugging Face does.
 
-    Interpolation is the filter of the scaling; see `models.fitting`.
+    Interpolation is the filter of the scaling; see `models.inputs.fitting`.
 
     Fill is for `pad`: the median of the picture's outermost pixels (`border`), the `mean`, which
     becomes 0 in the array, or a level of 0..255 for all channels. It applies to the picture in the
@@ -186,7 +186,7 @@ class ImageCodecSpec(CodecPart):
 
 
 class AudioCodecSpec(CodecPart):
-    """Items that are WAV or FLAC files; accepts samples as tensors too. See `models.audio`.
+    """Items that are WAV or FLAC files; accepts samples as tensors too.
 
     The first input has the samples of one channel, the mean of the file's, from -1 to 1. It is the
     only one, or the other one is the mask of its padding, which the codec fills.

@@ -15,9 +15,9 @@ from typing import NamedTuple, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
-from models.cores import core_time
 from models.parts import Part
-from models.resources import numa_nodes
+from models.system.cores import core_time
+from models.system.resources import numa_nodes
 
 FORWARD_S = 0.05  # longest measured forward, if a smaller batch can meet it
 WEIGHTS = (".pt", ".pt2", ".zip")

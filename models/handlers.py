@@ -19,10 +19,10 @@ from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import Field, JsonValue, model_validator
 
-from models.archive import ArchiveError, check_archive, read_entries
 from models.bounds import check_below, check_same_bounds
 from models.manifest import DIGEST_FILE, MANIFEST_FILE, SIGNATURE_FILE, FileDigest
 from models.parts import Part, is_empty
+from models.system.archive import ArchiveError, check_archive, read_entries
 from models.tensors import Dimension, FileName, Name, TensorSpec
 
 CODE_FILE = "handler.zip"

@@ -9,7 +9,6 @@ from typing import BinaryIO, NamedTuple, Protocol
 
 from pydantic import ValidationError
 
-from models.contained import FileRejected, open_inside, printable, read_inside, size_of
 from models.handlers import HandlerManifest, is_handler
 from models.manifest import (
     DIGEST_FILE,
@@ -21,6 +20,7 @@ from models.manifest import (
     Manifest,
     check_manifest_size,
 )
+from models.system.contained import FileRejected, open_inside, printable, read_inside, size_of
 
 SHOWN_CHARACTERS = 100  # characters of a file with unknown content
 PIECE = 256 * 1024

@@ -19,12 +19,12 @@ from models.padding import check_padding
 from models.parts import Part, is_empty
 from models.places import with_free_masks
 from models.plan import Form, Plan
-from models.processor import DeviceKind
 from models.rows import check_rows
+from models.system.processor import DeviceKind
 from models.tensors import EncodedArray, FileName, Name, Sha256, TensorSpec, Tolerance
 
 SCHEMA_VERSION: Literal[2] = 2
-OperatorLibrary: TypeAlias = Literal["torchvision"]  # may be loaded: see models/operators.py
+OperatorLibrary: TypeAlias = Literal["torchvision"]  # see models/runtimes/operators.py
 Format: TypeAlias = Literal["torchscript", "aotinductor", "openvino", "onnx"]
 MANIFEST_FILE = "manifest.json"
 DIGEST_FILE = "manifest.sha256"

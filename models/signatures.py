@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from models.contained import FileRejected, read_named
 from models.integrity import Untrusted
 from models.manifest import MANIFEST_FILE, SIGNATURE_FILE
+from models.system.contained import FileRejected, read_named
 
 # Prefix of the signed manifest, so that nothing else that a key signs can pass as a manifest.
 DOMAIN = b"torchlane artifact manifest 1\0"

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
-from models.cores import core_time
+from models.system.cores import core_time
 
 Key = TypeVar("Key", bound=Hashable)
 

@@ -194,7 +194,7 @@ def _nothing_scans_the_heap_of_the_tests() -> Iterator[None]:
         *("export.pipeline.collect", "export.proving.prove.collect"),
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("models.heap.collect", lambda: None)  # for modules that are imported later
+        patch.setattr("models.system.heap.collect", lambda: None)  # for modules imported later
         for name in scans:
             if name.rpartition(".")[0] in sys.modules:  # else no collected test calls it here
                 patch.setattr(name, lambda: None)
@@ -230,7 +230,7 @@ def trained_digits(once: Once) -> Path:
     import torch
 
     from models.definitions import digits
-    from models.forms import intra_op_threads
+    from models.runtimes.forms import intra_op_threads
 
     def train(folder: Path) -> None:
         eager = digits.Digits().eval()

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from models.choices import Scores, TextTask
+from models.inputs.tokenize import Tokenizer
 from models.tensors import TensorSpec
-from models.tokenize import Tokenizer
 from tests.artifacts import write_artifact
 from tests.texts import WORDS, text_codec, text_inputs, tiny_tokenizer
 

@@ -29,7 +29,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from models.distributions import own_version  # noqa: PLC0415 # takes 30 ms
+        from models.system.distributions import own_version  # noqa: PLC0415 # takes 30 ms
 
         return own_version()
     if name == "create_app":

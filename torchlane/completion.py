@@ -13,10 +13,10 @@ from importlib.util import find_spec
 
 import torchlane
 from models.catalog import CATALOG
-from models.command_lines import USAGE_EXIT_CODE, OneLineParser
-from models.extras import MissingExtra, check_extra
-from models.local_paths import local_path
 from models.stores.urls import place
+from models.system.command_lines import USAGE_EXIT_CODE, OneLineParser
+from models.system.extras import MissingExtra, check_extra
+from models.system.local_paths import local_path
 from torchlane.command import PROGRAMS
 
 NAME = "torchlane"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from app.access.entries import PREDICT, SCOPES, EntryError, make_key
-from models.command_lines import USAGE_EXIT_CODE, OneLineParser
+from models.system.command_lines import USAGE_EXIT_CODE, OneLineParser
 
 FAILED_EXIT_CODE = 1
 

@@ -12,8 +12,8 @@ import structlog
 
 from app.access.entries import ApiKey, EntryError, digest_of, parse_entries
 from app.threads import in_thread
-from models.byte_order import NotUtf8Error, strip_byte_order_mark
-from models.contained import FileRejected, read_named
+from models.system.byte_order import NotUtf8Error, strip_byte_order_mark
+from models.system.contained import FileRejected, read_named
 
 LOG = structlog.get_logger(__name__)
 CHECK_EVERY_S = 1.0

@@ -18,7 +18,7 @@ from app.api.openapi.headers import RETRY_AFTER
 from app.api.queries import check_query
 from app.api.service import Service
 from app.errors import Abandoned
-from app.serving.releases import Action
+from app.serving.releases.steps import Action
 from app.serving.rollout import Changes
 from app.types import ModelId, Profile
 

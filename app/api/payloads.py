@@ -31,7 +31,7 @@ from app.errors import (
     UnsupportedMediaType,
 )
 from app.types import Item
-from models.byte_order import NotUtf8Error, strip_byte_order_mark
+from models.system.byte_order import NotUtf8Error, strip_byte_order_mark
 
 MAX_DIGITS = 18  # of a number in a header or URL: a longer number exceeds every limit
 # A list needs three bytes in JSON but at least 64 in Python: only smaller bodies are not counted.

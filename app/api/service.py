@@ -19,9 +19,9 @@ from app.metrics import Metrics
 from app.registry.loaded_models import LoadedModels
 from app.registry.repository import Repository
 from app.serving.lifecycle import Lifecycle
-from app.serving.on_demand import OnDemandModels
-from app.serving.releases import Releases
-from app.serving.shadows import Shadows
+from app.serving.releases.shadows import Shadows
+from app.serving.releases.steps import Releases
+from app.serving.residency.on_demand import OnDemandModels
 from app.telemetry.access_log import AccessLog
 from app.telemetry.tracing import Tracing
 from app.types import Profile

@@ -10,7 +10,7 @@ import structlog
 import torch
 
 from app.types import Device
-from models.resources import usable_cores
+from models.system.resources import usable_cores
 
 LOG = structlog.get_logger(__name__)
 SPEC = re.compile(r"auto|(cpu(\*[1-9][0-9]?)?|cuda:[0-9]+)(,(cpu(\*[1-9][0-9]?)?|cuda:[0-9]+))*")

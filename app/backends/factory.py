@@ -17,8 +17,8 @@ from app.backends.planned import Candidate, Measurements, PlannedBackend
 from app.backends.selection import Selection, runs_on, stored_steps
 from app.errors import VariantUnusable
 from app.types import Device
-from models.forms import processor_of
 from models.manifest import Manifest
+from models.runtimes.forms import processor_of
 
 LOG = structlog.get_logger(__name__)
 

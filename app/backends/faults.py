@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 
 from app.errors import DeviceLost, ModelError, OutOfMemory
-from models.torchscript import ScriptError
+from models.runtimes.torchscript import ScriptError
 
 # Messages of torch's allocators and libraries. The CPU's allocator raises a plain RuntimeError,
 # pinned memory raises the error of a lost device, and TorchScript's interpreter converts any

@@ -21,8 +21,11 @@ from app.backends.profiler import batch_range
 from app.backends.shape_caches import CACHE_BYTES, has_free_sizes
 from app.errors import ArtifactInvalid, DeviceLost, ReplicaError, VariantUnusable
 from app.types import Arrays, Device, ServedStep, Serving
-from models.archive import ArchiveError
-from models.forms import (
+from models.integrity import IntegrityError, copy_verified
+from models.manifest import Manifest
+from models.plan import Form
+from models.runtimes.base import VariantFile
+from models.runtimes.forms import (
     RUNTIMES,
     Forward,
     WrongMachine,
@@ -31,10 +34,9 @@ from models.forms import (
     load_form,
     named_outputs,
 )
-from models.integrity import IntegrityError, copy_verified
-from models.manifest import Manifest
-from models.plan import Form
-from models.runtimes import NotInstalled, VariantFile, memory_file
+from models.system.archive import ArchiveError
+from models.system.extras import NotInstalled
+from models.system.memory_files import memory_file
 from models.timing import WARM_RUNS, nothing
 
 LOG = structlog.get_logger(__name__)

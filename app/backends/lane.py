@@ -22,8 +22,8 @@ from app.backends.faults import faults_of
 from app.backends.profiler import batch_range
 from app.errors import ReplicaError
 from app.types import NO_DEVICE_TIMES, Arrays, DeviceTimes
-from models.forms import Forward, declared_outputs
 from models.manifest import Manifest
+from models.runtimes.forms import Forward, declared_outputs
 from models.tensors import TensorSpec
 
 SLOTS = 2  # batches in flight at once

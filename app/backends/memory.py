@@ -8,7 +8,7 @@ import torch
 
 from app.errors import DoesNotFit
 from models.manifest import Format
-from models.resources import memory_left_bytes
+from models.system.resources import memory_left_bytes
 
 MIB = 1024 * 1024
 # Most host memory while a file is loaded to the CPU, in sizes of the file: the verified copy, the

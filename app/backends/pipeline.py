@@ -22,9 +22,9 @@ from app.backends.base import Backend, Between, WarmUp, size_of
 from app.backends.forward import FormBackend, run_forward
 from app.errors import ReplicaError
 from app.types import Arrays, Device, ServedStep, Serving
-from models.forms import Forward, sequence_of
 from models.manifest import Manifest
 from models.plan import Form
+from models.runtimes.forms import Forward, sequence_of
 from models.timing import nothing, time_interleaved
 
 HOST = torch.device("cpu")

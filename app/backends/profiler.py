@@ -25,7 +25,7 @@ from torch.autograd.profiler import profile, record_function
 from app.errors import NotRecorded, ShuttingDown
 from app.threads import in_thread
 from app.types import Profile
-from models.scratch import scratch_folder
+from models.system.scratch import scratch_folder
 
 LOG = structlog.get_logger(__name__)
 MOST_BYTES = 64 << 20  # of a trace, before compression

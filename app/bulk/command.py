@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from app.bulk.errors import BulkError, UsageError, tell
 from app.errors import TorchlaneError
-from models.command_lines import (
+from models.stores.urls import place
+from models.system.command_lines import (
     INTERRUPTED_EXIT_CODE,
     OneLineParser,
     count,
@@ -16,11 +17,10 @@ from models.command_lines import (
     positive,
     share,
 )
-from models.extras import MissingExtra, check_extra
-from models.local_paths import local_path
-from models.quiet import DEPRECATIONS, ignore_warnings
-from models.stores.urls import place
-from models.streams import open_closed_streams
+from models.system.extras import MissingExtra, check_extra
+from models.system.local_paths import local_path
+from models.system.quiet import DEPRECATIONS, ignore_warnings
+from models.system.streams import open_closed_streams
 
 PACKAGES = ("pyarrow", "rich")  # of the extra
 # Flag -> the setting that it overrides.

@@ -21,8 +21,8 @@ from app.codecs.base import OCTET_STREAM, TEXT, Budget, Codec
 from app.codecs.choose import codec_for
 from app.errors import CallerError, InvalidInput
 from app.types import Array, Arrays, Item
-from models.local_paths import NotLocal, local_path
 from models.manifest import Manifest
+from models.system.local_paths import NotLocal, local_path
 
 B = TypeVar("B", bound=Block)
 

@@ -13,7 +13,7 @@ from app.bulk.progress import Reporter, summary
 from app.bulk.state import RunState
 from app.bulk.writing import ERRORS_FILE
 from app.errors import TorchlaneError
-from models.command_lines import INTERRUPTED_EXIT_CODE
+from models.system.command_lines import INTERRUPTED_EXIT_CODE
 
 
 class Runner(Protocol):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.bulk.errors import UsageError
-from models.local_paths import NotLocal, local_path
+from models.system.local_paths import NotLocal, local_path
 
 STREAM, STREAM_FORMAT = "-", "stream"
 CSV, PICTURES, SOUNDS = "csv", "pictures", "sounds"

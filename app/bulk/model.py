@@ -34,11 +34,11 @@ from app.serving.placement import Placement
 from app.serving.version_policy import VersionPolicy
 from app.types import Device, ModelId, Serving
 from models.codec_specs import TextCodecSpec
-from models.forms import processor_of
 from models.manifest import Manifest
 from models.padding import padding_of
 from models.plan import DevicePlan, Form, Plan, Step, batch_sizes, extend_steps
-from models.resources import usable_cores
+from models.runtimes.forms import processor_of
+from models.system.resources import usable_cores
 
 LOG = structlog.get_logger(__name__)
 CLOSE_ENOUGH = 1.05  # times the least time per item: the largest batch within this is chosen

@@ -26,7 +26,7 @@ from app.codecs.values import misshapen
 from app.errors import InvalidInput
 from app.registry.repository import Artifact, HandlerArtifact
 from models.manifest import Manifest
-from models.resources import usable_cores
+from models.system.resources import usable_cores
 
 if TYPE_CHECKING:
     from app.bulk.on_ray import ClusterModel

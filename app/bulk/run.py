@@ -31,9 +31,9 @@ from app.registry.repository import Artifact, HandlerArtifact, Repository
 from app.serving.version_policy import VersionPolicy
 from app.settings import Settings
 from app.types import ModelId
-from models.command_lines import flag_of
-from models.distributions import installed_version
 from models.plan import Step
+from models.system.command_lines import flag_of
+from models.system.distributions import installed_version
 
 PACKAGES = ("torchlane", "torch", "numpy", "pyarrow", "pillow", "soundfile", "soxr", "tokenizers")
 # Of runs by handlers: options that they refuse, and settings that their server gets.

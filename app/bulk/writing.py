@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from app.bulk.errors import BulkError
-from models.durable import replacing, sync
+from models.system.durable import replacing, sync
 
 FORMATS = ("parquet", "jsonl")
 ERRORS_FILE = "errors.parquet"

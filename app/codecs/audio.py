@@ -6,11 +6,11 @@ from app.codecs.base import FLAC, WAV, Budget, Files
 from app.codecs.files import FileCodec
 from app.errors import ArtifactInvalid, InvalidInput
 from app.types import Item
-from models.audio import check_installed, decode_sound, item_of, item_samples, open_sound
 from models.codec_specs import AudioCodecSpec
+from models.inputs.audio import check_installed, decode_sound, item_of, item_samples, open_sound
+from models.inputs.sound_files import SoundError
 from models.manifest import Manifest
-from models.runtimes import NotInstalled
-from models.sound_files import SoundError
+from models.system.extras import NotInstalled
 
 SOUNDS = Files((WAV, FLAC), "a WAV or FLAC file")
 

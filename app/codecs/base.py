@@ -9,7 +9,7 @@ from app.codecs.item_schema import JsonSchema
 from app.codecs.places import Places
 from app.errors import Abandoned, CallerError, PayloadTooLarge
 from app.types import Arrays, Item, Note
-from models.audio import MAX_SAMPLES
+from models.inputs.audio import MAX_SAMPLES
 from models.manifest import Manifest
 
 JSON = "application/json"
@@ -33,7 +33,8 @@ MAX_LABELLED_TOKENS = 64 * 512
 MAX_LOOP_COST = 128 << 10
 MAX_LOOP_BYTES = 32 << 10
 # Costs of a text in the same unit: about 0.2 us for each ASCII character and for each token id
-# sent, 5 us for each text. `weight` in models/tokenize.py defines the cost of other characters.
+# sent, 5 us for each text. `weight` in models/inputs/tokenize.py defines the cost of other
+# characters.
 CHARACTER_COST = 32
 TEXT_COST = 640
 # About 10 us for each input that is numbers in JSON, and for each error that an answer lists.
@@ -91,7 +92,7 @@ class Budget:
 
         Args:
             pixels: pixels to decode.
-            cost: see `models.preprocess.OpenedPicture`.
+            cost: see `models.inputs.preprocess.OpenedPicture`.
 
         Raises:
             PayloadTooLarge: if the budget is spent.
@@ -108,7 +109,7 @@ class Budget:
         Args:
             samples: those to decode, in all channels, or if they are more, those of the item: of
                 four bytes each, with its masks.
-            cost: see `models.audio.OpenedSound`.
+            cost: see `models.inputs.audio.OpenedSound`.
 
         Raises:
             PayloadTooLarge: if the budget is spent.
@@ -124,7 +125,7 @@ class Budget:
 
         Args:
             characters: number of characters.
-            weight: see `models.tokenize.weight`.
+            weight: see `models.inputs.tokenize.weight`.
 
         Raises:
             PayloadTooLarge: if the request's texts are too long in total.

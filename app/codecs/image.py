@@ -10,9 +10,9 @@ from app.errors import InvalidInput
 from app.types import Item, Note
 from models.bounds import shared_axes
 from models.codec_specs import ImageCodecSpec
+from models.inputs.pictures import PictureError
+from models.inputs.preprocess import geometry_of, import_readers, open_picture, preprocess
 from models.manifest import Manifest
-from models.pictures import PictureError
-from models.preprocess import geometry_of, import_readers, open_picture, preprocess
 
 PICTURES = Files((PNG, JPEG, WEBP, GIF), "a PNG, JPEG, WebP or GIF file")
 

@@ -13,7 +13,7 @@ import numpy as np
 from app.codecs.values import convert, misshapen, wanted
 from app.errors import InvalidInput
 from app.types import Array
-from models.quiet import ignore_warnings
+from models.system.quiet import ignore_warnings
 from models.tensors import TensorSpec
 
 MAX_HEADER_BYTES = 4096

@@ -16,7 +16,7 @@ from app.codecs.npy import read_npy
 from app.codecs.values import short
 from app.errors import InvalidInput, PayloadTooLarge
 from app.types import Array
-from models.archive import DAMAGE, ArchiveError, read_directory, read_entry
+from models.system.archive import DAMAGE, ArchiveError, read_directory, read_entry
 from models.tensors import TensorSpec
 
 SUFFIX = ".npy"

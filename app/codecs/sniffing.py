@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from app.codecs.base import FLAC, GIF, JPEG, NPY, NPZ, PNG, WAV, WEBP
-from models import gif, pictures, sound_files, webp
-from models.archive import BEGINNING
+from models.inputs import gif, pictures, sound_files, webp
+from models.system.archive import BEGINNING
 
 KINDS = (
     (pictures.PNG, PNG),

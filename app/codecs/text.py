@@ -10,11 +10,11 @@ from app.codecs.tensor import TensorCodec, check_media_type, convert_numbers, ki
 from app.codecs.values import check_values, misshapen
 from app.errors import ArtifactInvalid, InvalidInput, UnsupportedMediaType
 from app.types import Array, Item, Note
-from models.byte_order import NotUtf8Error, strip_byte_order_mark
 from models.codec_specs import TextCodecSpec
+from models.inputs.tokenize import TextError, Tokenizer, inputs_of, weight
 from models.manifest import Manifest
+from models.system.byte_order import NotUtf8Error, strip_byte_order_mark
 from models.tensors import FileName, TensorSpec
-from models.tokenize import TextError, Tokenizer, inputs_of, weight
 
 # Per item: several times what most models can use; takes a tenth of a second in a thread.
 MAX_TEXT_CHARACTERS = 100_000

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import structlog
 
 from app.errors import DeviceLost
-from models.heap import trim
+from models.system.heap import trim
 
 LOG = structlog.get_logger(__name__)
 DEVICE_LOST_EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h

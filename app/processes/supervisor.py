@@ -41,7 +41,7 @@ from app.processes.worker import (
     Shared,
 )
 from app.serving.claims import Claims
-from models.command_lines import USAGE_EXIT_CODE
+from models.system.command_lines import USAGE_EXIT_CODE
 
 LOG = structlog.get_logger(__name__)
 RESTART_DELAYS_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)  # the last one repeats

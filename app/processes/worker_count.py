@@ -13,10 +13,10 @@ from app.registry.repository import Repository
 from app.serving.version_policy import VersionPolicy
 from app.types import ModelId
 from models.choices import Precision
-from models.distributions import installed_version
 from models.integrity import IntegrityError, read_manifest
 from models.manifest import Manifest
-from models.resources import memory_left_bytes, usable_cores
+from models.system.distributions import installed_version
+from models.system.resources import memory_left_bytes, usable_cores
 
 MOST = 4  # more were not measured, and each has its own batches and memory
 # The longest forward per item of a small model: equal to the rest of a JSON single with machine

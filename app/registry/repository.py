@@ -11,7 +11,6 @@ from typing import TypeAlias
 from app.errors import ArtifactInvalid, VersionChanged
 from app.registry.model_settings import MODEL_NAME
 from app.types import ModelId
-from models.contained import printable
 from models.handlers import CODE_FILE, HandlerManifest
 from models.integrity import (
     IntegrityError,
@@ -22,6 +21,7 @@ from models.integrity import (
     read_verified,
 )
 from models.manifest import MANIFEST_FILE, Manifest
+from models.system.contained import printable
 from models.tensors import FileName
 from models.versions import version_of
 

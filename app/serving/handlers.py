@@ -28,9 +28,9 @@ from app.registry.model_settings import ModelSettings
 from app.registry.repository import HandlerArtifact
 from app.threads import in_thread
 from app.types import ModelId
-from models.archive import ArchiveError
 from models.handlers import CODE_FILE, HandlerExample, HandlerManifest, is_same_answer, unpack_code
-from models.scratch import scratch_folder
+from models.system.archive import ArchiveError
+from models.system.scratch import scratch_folder
 
 LOG = structlog.get_logger(__name__)
 Mode: TypeAlias = Literal["off", "on", "signed"]

@@ -43,10 +43,10 @@ from app.serving.installation import (
     planned,
     problem_of,
 )
-from app.serving.model_memory import OnDemandModel
-from app.serving.on_demand import OnDemandModels
 from app.serving.progress import Progress
 from app.serving.replica_pool import Maker, ReplicaPool
+from app.serving.residency.model_memory import OnDemandModel
+from app.serving.residency.on_demand import OnDemandModels
 from app.serving.served_artifacts import ServedArtifacts
 from app.threads import in_thread, lower_priority
 from app.types import Arrays, BatchTimes, Device, ModelId

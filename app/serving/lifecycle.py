@@ -35,7 +35,7 @@ from app.serving.served_artifacts import ServedArtifacts
 from app.serving.version_policy import VersionPolicy
 from app.threads import in_thread
 from app.types import ModelId
-from models.heap import trim
+from models.system.heap import trim
 from models.versions import RULE
 
 LOG = structlog.get_logger(__name__)

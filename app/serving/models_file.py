@@ -24,9 +24,9 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from app.registry.model_settings import MODEL_NAME, ModelSettings
 from app.registry.releases import Release, Shadow, StopIf
 from app.registry.weights import BODY, HEADER, KEY
-from models.byte_order import strip_byte_order_mark
 from models.choices import Precision, did_you_mean
-from models.contained import FileRejected, read_named
+from models.system.byte_order import strip_byte_order_mark
+from models.system.contained import FileRejected, read_named
 from models.versions import RULE, VERSION
 
 LOG = structlog.get_logger(__name__)

@@ -39,8 +39,8 @@ from models.cpu_layout import (
     layouts,
 )
 from models.manifest import Manifest
-from models.processor import this_cpu
-from models.resources import usable_cores
+from models.system.processor import this_cpu
+from models.system.resources import usable_cores
 
 LOG = structlog.get_logger(__name__)
 CPU = Device("cpu")

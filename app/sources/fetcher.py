@@ -12,12 +12,12 @@ from app.sources.cache import Cache, remove_folder
 from app.sources.download import Download
 from app.sources.mirror import Mirror
 from app.types import ModelId
-from models.durable import replacing
 from models.integrity import MAX_SMALL_BYTES, Untrusted, Verifier, read_any_artifact
 from models.manifest import DIGEST_FILE, MANIFEST_FILE, SIGNATURE_FILE, FileDigest
-from models.scratch import scratch_folder
 from models.stores.base import Store
 from models.stores.errors import Missing
+from models.system.durable import replacing
+from models.system.scratch import scratch_folder
 
 LOG = structlog.get_logger(__name__)
 OWN_FILES = frozenset({MANIFEST_FILE, DIGEST_FILE, SIGNATURE_FILE})

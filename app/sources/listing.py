@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from app.registry.model_settings import MODEL_NAME
 from app.types import ModelId
-from models.contained import printable
 from models.manifest import MANIFEST_FILE, SIGNATURE_FILE
 from models.stores.base import Store
+from models.system.contained import printable
 from models.versions import version_of
 
 MAX_FILES = 200_000  # in the repository; a listing of S3 has 1,000 per request

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from app.sources.state import StateFile
 from app.types import ModelId
-from models.durable import locked
 from models.manifest import MANIFEST_FILE
 from models.stores.urls import StoreUrl
+from models.system.durable import locked
 
 LOCK_FILE, TICKET_FILE = "lock", "ticket"
 MIRRORS = "mirrors"  # folder in a cache

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
-from models.durable import replacing
 from models.stores.urls import WRITABLE, StoreUrl
+from models.system.durable import replacing
 
 STATE_FILE = "state.json"
 

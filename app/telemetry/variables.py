@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from models.extras import MissingExtra, check_extra
+from models.system.extras import MissingExtra, check_extra
 
 EXPORTER = "OTEL_TRACES_EXPORTER"
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")

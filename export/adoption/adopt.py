@@ -39,7 +39,7 @@ from export.reading.text_files import read_text
 from export.variants.graphs import OnnxModule
 from export.variants.torchscript import to_torchscript
 from models.definitions.definition import Definition
-from models.local_paths import NotLocal, local_path
+from models.system.local_paths import NotLocal, local_path
 from models.tensors import TensorSpec
 
 

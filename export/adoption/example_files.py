@@ -15,15 +15,15 @@ from pydantic import JsonValue
 from export.errors import UsageError
 from export.options.adoption import EXAMPLE_FORMATS
 from export.reading.text_files import lines_of, read_text
-from models.audio import decode_sound, item_of, open_sound
 from models.bounds import at_sizes, mismatch, out_of_range, shared_axes
 from models.codec_specs import AudioCodecSpec, CodecSpec, ImageCodecSpec, TextCodecSpec
+from models.inputs.audio import decode_sound, item_of, open_sound
+from models.inputs.pictures import PictureError
+from models.inputs.preprocess import preprocess
+from models.inputs.tokenize import TextError, Tokenizer
 from models.padding import padding_of
-from models.pictures import PictureError
-from models.preprocess import preprocess
-from models.runtimes import NotInstalled, import_package
+from models.system.extras import NotInstalled, import_package
 from models.tensors import Array, Arrays, TensorSpec, null_as_nan
-from models.tokenize import TextError, Tokenizer
 
 FILES = {"image": (".png", ".jpg", ".jpeg", ".webp", ".gif"), "audio": (".wav", ".flac")}
 LABELS, LABEL, TEXT, SECOND = "labels", "label", "text", "second"

@@ -29,8 +29,8 @@ from export.reading.declared import change_axes, units_of
 from export.reading.text_files import lines_of, read_text
 from models.codec_specs import TextCodecSpec
 from models.definitions.definition import Definition, HeldOut
-from models.forms import input_tensors
 from models.padding import padding_of
+from models.runtimes.forms import input_tensors
 from models.tensors import FREE_MOST, Array, Arrays, TensorSpec, stack
 
 MAX_BYTES = 512 << 20  # of their arrays

@@ -28,8 +28,8 @@ from export.reading import advice
 from export.reading.model_files import FAILURES
 from export.variants.graphs import OnnxModule
 from models.codec_specs import CodecSpec
-from models.forms import input_tensors
 from models.padding import padding_of
+from models.runtimes.forms import input_tensors
 from models.tensors import ANY_SIZE, Arrays, Dimension, Dtype, TensorSpec
 
 BATCHES = (1, 2, 3)

@@ -23,7 +23,7 @@ from models.definitions.huggingface.encoder import (
 )
 from models.definitions.huggingface.folder import FolderError, ModelFolder, cause
 from models.definitions.huggingface.towers import Answer, PictureModel
-from models.forms import input_tensors
+from models.runtimes.forms import input_tensors
 from models.tensors import TensorSpec
 
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"

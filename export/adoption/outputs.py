@@ -18,7 +18,7 @@ from torch import fx, nn
 from export.errors import ExportError, UsageError
 from export.variants.graphs import OnnxModule
 from models.definitions.definition import Definition
-from models.forms import input_tensors
+from models.runtimes.forms import input_tensors
 from models.tensors import Name, stack
 
 Outputs = dict[str, torch.Tensor]

@@ -15,7 +15,7 @@ from export.errors import ExportError, UsageError
 from export.handlers.host import Answer, ask_server
 from export.handlers.source import told_by
 from export.reading.mar import model_part, text_of
-from models.archive import DAMAGE, ArchiveError, check_archive, read_entry
+from models.system.archive import DAMAGE, ArchiveError, check_archive, read_entry
 from torchlane.torchserve.names import MODULES
 
 MODULE, CLASS = "torchlane_archive", "Archive"

@@ -8,8 +8,8 @@ from typing import get_args
 from export.options.artifacts import add_artifact
 from export.options.payloads import add_categories, add_codec, add_pictured
 from models.choices import Pooling, TextTask, Tower
-from models.command_lines import positive
-from models.local_paths import local_path
+from models.system.command_lines import positive
+from models.system.local_paths import local_path
 
 DESCRIPTION = """\
 Export a model that was created elsewhere. FILE is a torch.export program, TorchScript, an ONNX

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import get_args
 
 from models.choices import MAX_BATCH, Precision
-from models.command_lines import names, points, positive, share
-from models.local_paths import local_path
 from models.stores.urls import writable_place
+from models.system.command_lines import names, points, positive, share
+from models.system.local_paths import local_path
 
 # In a plan's order of preference; `export.variants.registry` has a maker for each.
 VARIANTS = (

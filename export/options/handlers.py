@@ -6,8 +6,8 @@ import argparse
 import sys
 
 from export.options.artifacts import add_out
-from models.command_lines import positive
-from models.local_paths import local_path
+from models.system.command_lines import positive
+from models.system.local_paths import local_path
 
 DESCRIPTION = (
     "Create an artifact of a handler: your own Python around served models. It is run on the "

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from export.options.artifacts import add_folder
-from models.command_lines import names, positive, positives
-from models.local_paths import local_path
+from models.system.command_lines import names, positive, positives
+from models.system.local_paths import local_path
 
 PROFILE = (
     "Record the forwards of an artifact's forms, and list the operators that take the most time."

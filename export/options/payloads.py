@@ -6,7 +6,7 @@ import argparse
 from typing import get_args
 
 from models.choices import Alpha, Fit, Interpolation, Polarity, Resampling, Scores
-from models.local_paths import local_path
+from models.system.local_paths import local_path
 
 
 def add_codec(parser: argparse.ArgumentParser) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from export.options.artifacts import add_folder
-from models.local_paths import local_path
+from models.system.local_paths import local_path
 
 KEYGEN = "Create a pair of Ed25519 keys: a private one for signing, a public one for servers."
 SIGN = "Sign an artifact, as a new version because artifacts never change."

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from models.command_lines import amount, positive
-from models.local_paths import local_path
+from models.system.command_lines import amount, positive
+from models.system.local_paths import local_path
 
 DESCRIPTION = "Train a model as its definition declares it; writes RUN/best.ckpt and its curves."
 STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true", "fsdp", "pipeline")

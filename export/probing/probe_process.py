@@ -16,8 +16,8 @@ from export.probing.examples import Examples, Shapes, bytes_of
 from export.probing.probing import BUDGET_S, Findings, Prober
 from export.reading.declared import DeclaredInput
 from export.reading.model_files import load
-from models.quiet import DEPRECATIONS, ignore_warnings
-from models.resources import memory_left_bytes
+from models.system.quiet import DEPRECATIONS, ignore_warnings
+from models.system.resources import memory_left_bytes
 
 LIMIT_S = BUDGET_S + 30.0  # includes the time to import torch
 COPIES = 4  # of the file that must fit into memory: bytes and a model, in both processes

@@ -272,7 +272,7 @@ class Samples:
 
 
 def _normalise(pixels: Array, how: PicturePreprocess) -> Array:
-    """Normalise levels [n, channels, h, w] as `models.preprocess` does for the model."""
+    """Normalise levels [n, channels, h, w] as `models.inputs.preprocess` does for the model."""
     if how.values == "levels":
         return pixels
     mean, std = (np.array(each, np.float32)[:, None, None] for each in (how.mean, how.std))

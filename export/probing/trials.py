@@ -16,7 +16,7 @@ from export.probing.examples import Examples, Shapes
 from export.probing.samples import SEED, draw, narrow, sample_bytes
 from export.reading.model_files import FAILURES
 from models.codec_specs import TensorCodecSpec
-from models.forms import input_tensors
+from models.runtimes.forms import input_tensors
 from models.tensors import Array, Arrays, TensorSpec
 
 MAX_SAMPLE_BYTES = 64 * 1024 * 1024

@@ -10,7 +10,7 @@ import torch
 
 from export.errors import ParityError, reason
 from models.definitions.definition import Definition
-from models.forms import input_tensors, named_outputs
+from models.runtimes.forms import input_tensors, named_outputs
 from models.tensors import Array, Arrays, TensorSpec, Tolerance
 
 FIX = (

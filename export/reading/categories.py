@@ -14,8 +14,8 @@ from export.reading.codecs import first_of
 from export.reading.declared import DeclaredInput
 from export.reading.text_files import read_text
 from models.categories import Categories, by_input
-from models.local_paths import NotLocal, local_path
 from models.manifest import MAX_MANIFEST_VALUES
+from models.system.local_paths import NotLocal, local_path
 
 MAX_FILE_BYTES = 16 << 20
 MARKS = ",:[{"  # counted as values of the manifest, in names too

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from export.errors import ExportError
-from models.archive import DAMAGE
 from models.choices import Fit, Interpolation, Scores
 from models.codec_specs import CropCorner, Fill
+from models.system.archive import DAMAGE
 
 MANIFEST = "MAR-INF/MANIFEST.json"
 LABELS = "index_to_name.json"

@@ -13,10 +13,11 @@ from export.errors import ExportError, reason
 from export.reading import advice
 from export.reading.onnx_files import is_onnx, read_onnx
 from export.reading.programs import TRACED, Program, read_program
-from models.archive import ArchiveError, check_archive, read_entries
-from models.operators import load_operators, operators_in
-from models.runtimes import NotInstalled, named_file
-from models.torchscript import read_torchscript
+from models.runtimes.operators import load_operators, operators_in
+from models.runtimes.torchscript import read_torchscript
+from models.system.archive import ArchiveError, check_archive, read_entries
+from models.system.extras import NotInstalled
+from models.system.memory_files import named_file
 
 ARCHIVE_FORMAT = "archive_format"  # a file in archives that torch.export writes
 # Raised by torch for an invalid file, and for inputs that do not fit.

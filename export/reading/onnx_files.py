@@ -11,9 +11,9 @@ from export.reading import advice
 from export.reading.programs import Program
 from export.variants.graphs import OnnxModule
 from export.variants.onnx import exporter
-from models.archive import ArchiveError
-from models.onnx_models import check_onnx
-from models.runtimes import NotInstalled
+from models.runtimes.onnx_models import check_onnx
+from models.system.archive import ArchiveError
+from models.system.extras import NotInstalled
 
 SUFFIX, BEGINNING = ".onnx", b"\x08"  # the first field of the message is a number
 # ONNX Runtime's names of types -> those of inputs.

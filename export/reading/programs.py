@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_unflatten
 
 from export.errors import ExportError, reason
 from export.variants.lifting import plain_module
-from models.runtimes import memory_file
+from models.system.memory_files import memory_file
 from models.tensors import MAX_SIZE
 
 MODEL, SAMPLES = "models/model.json", "data/sample_inputs/model.pt"
@@ -96,7 +96,7 @@ def read_program(data: bytes, what: str) -> Program:
     """Read the program in a `.pt2` file of `torch.export.save`.
 
     Args:
-        data: the file, whose directory `models.archive` has checked.
+        data: the file, whose directory `models.system.archive` has checked.
         what: its name, for messages.
 
     Raises:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from export.errors import UsageError
-from models.audio import MAX_RATE, MIN_RATE
 from models.codec_specs import check_sound
+from models.inputs.audio import MAX_RATE, MIN_RATE
 from models.tensors import TensorSpec
 
 EXAMPLE = "--input 'audio=float32[-1,400<=n]'"

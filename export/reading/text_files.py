@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from export.errors import UsageError
-from models.byte_order import NotUtf8Error, strip_byte_order_mark
+from models.system.byte_order import NotUtf8Error, strip_byte_order_mark
 
 
 def read_text(option: str, file: Path, most: int) -> str:

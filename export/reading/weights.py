@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from export.errors import UsageError
-from models.extras import check_extra
+from models.system.extras import check_extra
 
 COMPILED = "_orig_mod."  # what `torch.compile` inserts into names, for each compiled module
 DEPTH = 2  # how deep in a checkpoint weights are searched

@@ -7,9 +7,9 @@ import binascii
 
 from export.probing.samples import picture_of, png
 from models.codec_specs import ImageCodecSpec, PicturePreprocess
+from models.inputs.pictures import PictureError
+from models.inputs.preprocess import preprocess
 from models.manifest import Manifest
-from models.pictures import PictureError
-from models.preprocess import preprocess
 
 MAX_SHOWN = 512  # pixels across and down; larger pictures are shown at a smaller scale
 

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from models.choices import Precision
-from models.forms import Forward, sequence_of
 from models.manifest import Manifest
 from models.plan import MIN_GAIN, Form, Rounds
+from models.runtimes.forms import Forward, sequence_of
 from models.stopping import can_stop, is_conclusive, is_decided, remaining
 from models.tensors import Arrays
 from models.timing import QUIET, WARM_RUNS, Timing, TimingLimits, lasts_s, share_waited, take_turns

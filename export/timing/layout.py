@@ -19,11 +19,11 @@ from models.cpu_layout import (
     cores_of,
     layouts,
 )
-from models.forms import Forward
 from models.golden import golden_batches
 from models.manifest import Manifest
 from models.plan import DevicePlan, Form, form_at
-from models.resources import usable_cores
+from models.runtimes.forms import Forward
+from models.system.resources import usable_cores
 
 CPU = torch.device("cpu")
 

@@ -15,20 +15,9 @@ import torch
 from export.errors import ExportError, UsageError, reason
 from export.timing.contest import Contest, contests, time_forms
 from export.timing.layout import best_layout
-from models.archive import ArchiveError
 from models.choices import MAX_BATCH, Precision
 from models.definitions.definition import Progress
-from models.forms import (
-    Forward,
-    WrongMachine,
-    check_runs_here,
-    intra_op_threads,
-    kinds_here,
-    load_form,
-    processor_of,
-)
 from models.golden import golden_batches
-from models.heap import trim
 from models.manifest import Manifest, Variant, forms_of
 from models.plan import (
     DevicePlan,
@@ -42,9 +31,21 @@ from models.plan import (
     extend_steps,
     summary,
 )
-from models.processor import DeviceKind
-from models.resources import serving_threads
-from models.runtimes import NotInstalled, VariantFile
+from models.runtimes.base import VariantFile
+from models.runtimes.forms import (
+    Forward,
+    WrongMachine,
+    check_runs_here,
+    intra_op_threads,
+    kinds_here,
+    load_form,
+    processor_of,
+)
+from models.system.archive import ArchiveError
+from models.system.extras import NotInstalled
+from models.system.heap import trim
+from models.system.processor import DeviceKind
+from models.system.resources import serving_threads
 
 Tell = Callable[[str], None]
 

@@ -22,8 +22,8 @@ from export.errors import ExportError
 from export.reports.curves import page_of
 from export.training.learner import Learner
 from models.definitions.training import Diverged
-from models.durable import replacing
 from models.manifest import TrainedEpoch
+from models.system.durable import replacing
 
 CURVES, PLOT, STEP_FILE = "curves.json", "curves.svg", "reached"
 ASK_EVERY = 8  # updates between two checks whether any process received a stop signal

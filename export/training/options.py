@@ -14,10 +14,10 @@ from torch import nn
 
 from export.checkpoints import LAST
 from export.errors import UsageError
-from models.command_lines import flag_of
 from models.definitions.definition import Definition
 from models.definitions.training import Training
-from models.extras import check_extra
+from models.system.command_lines import flag_of
+from models.system.extras import check_extra
 
 LOSSES = ("loss", "evaluation_loss")
 # Options of Lightning, by its names, that a resumed run keeps, as those of the declaration.

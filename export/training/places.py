@@ -63,4 +63,5 @@ def describe(error: BaseException) -> str | None:
 def _is_own(file: str) -> bool:
     if file.startswith(LIBRARIES) or file in OURS:
         return False
-    return Path(file).parent != MODELS  # models/*.py; a definition is in a folder below
+    path = Path(file)
+    return not path.is_relative_to(MODELS) or path.is_relative_to(MODELS / "definitions")

@@ -31,10 +31,10 @@ from export.training.learner import Learner
 from export.training.options import Processes
 from export.training.pipelines import PipelineLearner, PipelineStrategy
 from export.training.watching import NanWatch
-from models.command_lines import INTERRUPTED_EXIT_CODE, flag_of
 from models.definitions.definition import Definition
 from models.definitions.loading import BrokenDefinition
 from models.definitions.training import Diverged, Training
+from models.system.command_lines import INTERRUPTED_EXIT_CODE, flag_of
 
 RUN_OPTIONS = ("epochs", "batch", "seed")  # options that a resumed run cannot change
 FLAGS = {"epochs": "epochs", "batch": "batch_size", "seed": "seed"}

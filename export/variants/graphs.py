@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from models.onnx_models import load_onnx
-from models.runtimes import VariantFile
+from models.runtimes.base import VariantFile
+from models.runtimes.onnx_models import load_onnx
 
 
 class OnnxModule(nn.Module):

@@ -27,8 +27,8 @@ from export.variants.rowwise import MIN_WEIGHTS, rowwise
 from export.variants.torchscript import example_of, freeze, in_python, save, script_or_trace
 from export.variants.work import work_of
 from models.choices import Precision
-from models.openvino_models import openvino
-from models.runtimes import NotInstalled
+from models.runtimes.openvino_models import openvino
+from models.system.extras import NotInstalled
 from models.tensors import Arrays
 
 MIN_SHARE = 0.5  # of the multiplications: below, other layers take most of the time

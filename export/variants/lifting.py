@@ -16,7 +16,7 @@ from torch import fx, nn
 from torch.export.graph_signature import ConstantArgument
 
 from export.errors import ExportError
-from models.torchscript import frozen_graph, nodes_of
+from models.runtimes.torchscript import frozen_graph, nodes_of
 
 # Built from nodes whose weights are parameters: int8 and other variants look for modules.
 LINEAR = torch.ops.aten.linear.default

@@ -15,7 +15,7 @@ from export.variants.graphs import OnnxModule
 from export.variants.programs import cpu_program, quiet
 from export.variants.work import expected_gain
 from models.choices import Precision
-from models.runtimes import NotInstalled, import_package
+from models.system.extras import NotInstalled, import_package
 
 FILE = "model.onnx"
 # docs/experiments/forms.md has the table.

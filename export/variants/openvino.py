@@ -16,8 +16,8 @@ from export.variants.graphs import OnnxModule
 from export.variants.programs import cpu_program, quiet
 from export.variants.work import expected_gain
 from models.choices import Precision
-from models.openvino_models import GRAPH, WEIGHTS, openvino, pack
-from models.runtimes import NotInstalled
+from models.runtimes.openvino_models import GRAPH, WEIGHTS, openvino, pack
+from models.system.extras import NotInstalled
 from models.tensors import TensorSpec
 
 FILE = "openvino.zip"

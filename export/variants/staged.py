@@ -13,7 +13,7 @@ from export.errors import reason
 from export.variants.base import Draft, NotApplicable, Subject
 from export.variants.torchscript import example_of, freeze, save, script_or_trace
 from models.choices import Precision
-from models.forms import sequence_of
+from models.runtimes.forms import sequence_of
 
 PREFIX = "stage"
 

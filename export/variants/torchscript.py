@@ -19,8 +19,8 @@ from export.variants.base import Draft, NotApplicable, Subject
 from export.variants.graphs import OnnxModule
 from export.variants.lifting import branches_on_sizes, convert
 from models.choices import Precision
-from models.forms import compute_in_float32, input_tensors
-from models.runtimes import memory_file
+from models.runtimes.forms import compute_in_float32, input_tensors
+from models.system.memory_files import memory_file
 from models.tensors import stack
 
 Method = Literal["script", "trace"]

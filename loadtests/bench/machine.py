@@ -18,7 +18,7 @@ from loadtests.bench.environments import (
 )
 from loadtests.bench.servers import Cores, choose_cores, pinned
 from loadtests.reports import Json, check_writable, conditions, warnings
-from models.resources import usable_cores
+from models.system.resources import usable_cores
 
 GAP_S = 0.001  # shorter gaps are interrupts
 

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 from loadtests.bench.workloads import NAMES, OURS, SERVERS
-from models.command_lines import positive
-from models.local_paths import local_path
+from models.system.command_lines import positive
+from models.system.local_paths import local_path
 
 ROUNDS, QUICK_ROUNDS = 7, 3
 

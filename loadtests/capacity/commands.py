@@ -21,8 +21,8 @@ from loadtests.reports import Json, check_writable, conditions, warnings, write
 from loadtests.traffic.reference_inputs import ask
 from loadtests.traffic.target import Target, learn
 from loadtests.traffic.workloads import workload
-from models.command_lines import INTERRUPTED_EXIT_CODE
-from models.resources import usable_cores
+from models.system.command_lines import INTERRUPTED_EXIT_CODE
+from models.system.resources import usable_cores
 
 OK, FAILED = 0, 1
 RUN_SETTLE_S = 1.0  # load before the measured time of a run

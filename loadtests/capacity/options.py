@@ -8,8 +8,8 @@ from pathlib import Path
 
 from loadtests.bench.options import add_comparison
 from loadtests.bench.workloads import DIGITS
-from models.command_lines import amount, count, positive, share
-from models.local_paths import local_path
+from models.system.command_lines import amount, count, positive, share
+from models.system.local_paths import local_path
 
 # As in `loadtests.traffic.workloads`, whose imports take long.
 WORKLOADS = ("unique", "repeated", "batch", "binary", "npy", "image", "text", "mixed")

@@ -6,7 +6,7 @@ import argparse
 
 from loadtests.bench.options import ROUNDS, add_common
 from loadtests.networks.sizes import BERT, MOBILENET, RESNET
-from models.command_lines import positive
+from models.system.command_lines import positive
 
 NETWORKS = (MOBILENET, RESNET, BERT)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from models.command_lines import amount, share
+from models.system.command_lines import amount, share
 
 
 def broken_gates(runner: Any, options: argparse.Namespace) -> list[str]:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from models.command_lines import positive
+from models.system.command_lines import positive
 
 RAMP_STEPS = 10
 SPIKE_FLOOR = 10  # a spike rises from a tenth of its peak

@@ -33,7 +33,7 @@ from loadtests.traffic.pictures import draw_picture, png
 from loadtests.traffic.sentences import text_json
 from loadtests.traffic.target import Reply, Target, TargetError, exchange
 from models.codec_specs import ImageCodecSpec, PicturePreprocess, TextCodecSpec
-from models.preprocess import preprocess
+from models.inputs.preprocess import preprocess
 from models.tensors import Array, Arrays, TensorSpec, Tolerance
 
 REFERENCES = 64

@@ -24,7 +24,7 @@ from torch.nn import functional
 from models.codec_specs import ImageCodecSpec, PicturePreprocess
 from models.definitions.definition import Definition, HeldOut
 from models.definitions.training import Rows, Tensors, Training, share_right
-from models.preprocess import preprocess
+from models.inputs.preprocess import preprocess
 from models.tensors import Arrays, TensorSpec
 
 SEED = 20

@@ -24,7 +24,7 @@ from models.codec_specs import ImageCodecSpec, PicturePreprocess
 from models.definitions import digits
 from models.definitions.definition import Definition
 from models.definitions.training import Rows, Training, share_right
-from models.preprocess import preprocess
+from models.inputs.preprocess import preprocess
 from models.tensors import Arrays, TensorSpec
 
 SEED = 50

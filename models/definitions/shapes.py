@@ -22,8 +22,8 @@ from torch.nn import functional
 from models.codec_specs import ImageCodecSpec, PicturePreprocess
 from models.definitions.definition import Definition, HeldOut
 from models.definitions.training import Rows, Training
+from models.inputs.preprocess import preprocess
 from models.places import Boxes
-from models.preprocess import preprocess
 from models.tensors import Array, Arrays, TensorSpec
 
 SEED = 21

@@ -25,9 +25,9 @@ from models.definitions.heads import TokenPool
 from models.definitions.prose import sentences
 from models.definitions.text_samples import TextSamples, text_batch, text_inputs
 from models.definitions.training import Training, share_right
-from models.forms import input_tensors
+from models.inputs.tokenize import Tokenizer as Tokens
+from models.runtimes.forms import input_tensors
 from models.tensors import Array, TensorSpec
-from models.tokenize import Tokenizer as Tokens
 
 SEED = 23
 VOCABULARY = 2000

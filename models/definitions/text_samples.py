@@ -11,9 +11,9 @@ from pydantic import JsonValue
 
 from models.codec_specs import TextCodecSpec
 from models.definitions.prose import sentences
+from models.inputs.tokenize import TextError, Tokenizer
 from models.padding import padding_of
 from models.tensors import Array, Arrays, Dimension, TensorSpec
-from models.tokenize import TextError, Tokenizer
 
 GOLDEN_TOKENS = (4, 16, 64, 512)
 HELD_OUT = 128  # sentences

@@ -11,13 +11,13 @@ from urllib.parse import quote, urlsplit
 
 from pydantic import BaseModel, ValidationError
 
-from models.contained import printable
 from models.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, SIGNATURE_FILE
 from models.stores.base import Content, Entry, Store
 from models.stores.buckets import Bucket
 from models.stores.errors import Missing, StoreError, TooLarge
 from models.stores.tracking import Answer, TrackingServer
 from models.stores.urls import NotAPlace, StoreUrl
+from models.system.contained import printable
 
 M = TypeVar("M", bound=BaseModel)
 API, ARTIFACTS = "/api/2.0/mlflow/", "/api/2.0/mlflow-artifacts/artifacts"

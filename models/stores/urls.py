@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import unquote, urlsplit
 
-from models.extras import check_extra
-from models.local_paths import SCHEME, local_path
+from models.system.extras import check_extra
+from models.system.local_paths import SCHEME, local_path
 
 EXAMPLES = {
     "s3": "s3://bucket/models",

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import torch
 
 from app.errors import ReplicaError
-from models.forms import Forward
+from models.runtimes.forms import Forward
 from tests.chaos.journal import OK, SUCCEEDS, Journal
 from tests.chaos.truth import FIRST_NUMBER, FLOODED_S, MOST_NARROW, Mark
 

@@ -26,10 +26,10 @@ from app.processes.worker import Worker
 from app.registry.repository import Artifact
 from app.settings import Settings
 from app.types import Device
-from models.forms import Forward
-from models.heap import collect
 from models.manifest import Manifest
 from models.plan import Form
+from models.runtimes.forms import Forward
+from models.system.heap import collect
 from tests.chaos.faults import Faults, FaultyForward
 from tests.chaos.journal import Journal
 

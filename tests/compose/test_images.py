@@ -81,7 +81,7 @@ def test_the_export_image_has_a_compiler_and_models() -> None:
 
 
 def test_usable_cores_respect_the_cpu_limit() -> None:
-    code = "from torchlane.models.resources import usable_cores; print(usable_cores())"
+    code = "from torchlane.models.system.resources import usable_cores; print(usable_cores())"
     assert run(API, "python", "-c", code, options=("--cpus", "1")) == "1\n"
 
 

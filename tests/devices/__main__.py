@@ -13,8 +13,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from models.processor import cpu_name
-from models.resources import usable_cores
+from models.system.processor import cpu_name
+from models.system.resources import usable_cores
 from tests.devices.child import BATCH, PRODUCTS, SIDE
 
 ONE, TWO = (1, 1), (2, 2)  # replicas, cores

@@ -33,8 +33,8 @@ from app.engine.engine import Engine, EngineConfig
 from app.engine.replica import Replica
 from app.metrics import Metrics
 from app.types import Arrays, Device, Item, ModelId, Serving
-from models.forms import StagedForm
-from models.quiet import DEPRECATIONS, ignore_warnings
+from models.runtimes.forms import StagedForm
+from models.system.quiet import DEPRECATIONS, ignore_warnings
 from models.timing import WARM_RUNS, time_interleaved
 
 MODEL = ModelId("products", 1)

@@ -43,9 +43,9 @@ from app.registry.repository import Artifact, Repository
 from app.types import Arrays, Device, Item, ModelId, Serving
 from export.cli import main as export
 from models.catalog import CATALOG
-from models.forms import sequence_of
 from models.plan import Form
-from models.quiet import DEPRECATIONS, ignore_warnings
+from models.runtimes.forms import sequence_of
+from models.system.quiet import DEPRECATIONS, ignore_warnings
 from models.timing import WARM_RUNS
 from tests.devices import trace
 

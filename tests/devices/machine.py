@@ -7,8 +7,8 @@ import sys
 
 import torch
 
-from models.processor import cpu_name
-from models.resources import usable_cores
+from models.system.processor import cpu_name
+from models.system.resources import usable_cores
 
 
 def main() -> int:

@@ -21,8 +21,8 @@ from app.backends.golden import Golden
 from app.backends.lane import Lane
 from app.registry.repository import Artifact, Repository
 from app.types import Arrays, Device, ModelId
-from models.forms import compute_in_float32
 from models.plan import Form
+from models.runtimes.forms import compute_in_float32
 from tests.artifacts import small_batch, write_artifact, write_small
 from tests.integration.harness import serving
 from tests.unit.app.backends.suite import BackendSuite

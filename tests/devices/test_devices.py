@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.resources import usable_cores
+from models.system.resources import usable_cores
 
 
 @pytest.mark.skipif(usable_cores() < 2, reason="needs two cores")

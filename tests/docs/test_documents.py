@@ -22,7 +22,7 @@ from app.registry.releases import Release, StopIf
 from app.serving.models_file import Entry, ModelsFile
 from app.settings import PREFIX, Settings
 from app.types import ModelId
-from models.command_lines import flag_of
+from models.system.command_lines import flag_of
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ("app", "export", "loadtests", "models")

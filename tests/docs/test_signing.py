@@ -45,7 +45,7 @@ def test_documented_refusals_exist_in_the_code() -> None:
     rows = re.findall(r"^\| ((?:it is|is|manifest)[^|]*) \|", text, re.MULTILINE)
     code = "".join(
         re.sub(r'"\s*f?"', "", (ROOT / "models" / name).read_text())
-        for name in ("signatures.py", "contained.py")
+        for name in ("signatures.py", "system/contained.py")
     )
     code = code.replace("{SIGNATURE_FILE}", "manifest.sig").replace(
         "{MANIFEST_FILE}", "manifest.json"

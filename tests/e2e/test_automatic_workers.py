@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from models.plan import DevicePlan, Form, FormTimes, Plan
-from models.processor import this_cpu
-from models.resources import usable_cores
+from models.system.processor import this_cpu
+from models.system.resources import usable_cores
 from tests.artifacts import write_artifact
 from tests.e2e.server import free_port, running, start_process
 from tests.e2e.test_workers import alive, started, status, until

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from models.definitions.digits import PREPROCESS
-from models.preprocess import preprocess
+from models.inputs.preprocess import preprocess
 from tests.docs.blocks import ROOT
 from tests.e2e.server import PLAIN, Server, running
 

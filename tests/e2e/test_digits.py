@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from models.definitions import digits
-from models.preprocess import preprocess
+from models.inputs.preprocess import preprocess
 from models.tensors import Array
 from tests.e2e.server import Server, running
 

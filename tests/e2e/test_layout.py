@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from models.resources import usable_cores
+from models.system.resources import usable_cores
 from tests.e2e.server import PLAIN, free_port, running, start_process
 
 pytestmark = pytest.mark.skipif(usable_cores() < 2, reason="on one core there is no choice")

@@ -27,8 +27,8 @@ from PIL import Image
 from torch import nn
 
 from models.codec_specs import ImageCodecSpec, PicturePreprocess
+from models.inputs.preprocess import preprocess
 from models.manifest import Manifest
-from models.preprocess import preprocess
 from models.tensors import TensorSpec
 from tests.artifacts import write_artifact
 from tests.e2e.server import Server, running

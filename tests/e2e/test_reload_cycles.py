@@ -24,7 +24,7 @@ import pytest
 from export.cli import main as export_main
 from models.catalog import CATALOG
 from models.manifest import MANIFEST_FILE, Manifest
-from models.openvino_models import GRAPH, WEIGHTS, pack
+from models.runtimes.openvino_models import GRAPH, WEIGHTS, pack
 from tests.artifacts import write_manifest
 from tests.e2e.server import PLAIN, Server, running
 

@@ -16,8 +16,8 @@ from torch import nn
 
 from app.access.entries import ADMIN, METRICS, PREDICT, make_key
 from app.backends.fake import FakeBackend
-from app.serving import on_demand
-from app.serving.model_memory import ModelMemory
+from app.serving.residency import on_demand
+from app.serving.residency.model_memory import ModelMemory
 from tests.artifacts import write_artifact
 from tests.integration.harness import Api, held, serving
 

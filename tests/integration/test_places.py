@@ -17,8 +17,8 @@ from torch import nn
 
 from app.api.answering import FEW
 from models.codec_specs import ImageCodecSpec, PicturePreprocess
+from models.inputs.preprocess import preprocess
 from models.places import Boxes
-from models.preprocess import preprocess
 from models.tensors import TensorSpec
 from tests.artifacts import write_artifact
 from tests.integration.harness import Api, serving

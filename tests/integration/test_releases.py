@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from app.access.entries import ADMIN, PREDICT, make_key
 from app.backends.fake import FakeBackend
 from app.errors import ModelError
-from app.serving import releases
+from app.serving.releases import steps as releases
 from tests.handlers import asks, write_handler
 from tests.integration.harness import Api, serving, settled
 from tests.integration.publishing import Publisher, answered_by, eventually, lifecycle

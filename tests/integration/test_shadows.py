@@ -15,7 +15,7 @@ from torch import nn
 
 from app.access.entries import ADMIN, PREDICT, make_key
 from app.api.openapi import schemas
-from app.serving import shadows
+from app.serving.releases import shadows
 from tests.artifacts import write_artifact
 from tests.integration.harness import Api, serving
 

@@ -16,8 +16,8 @@ from torch.export import Dim, export, save
 
 from app.bulk import command
 from export import cli
-from models.audio import decode_sound, open_sound
 from models.codec_specs import AudioCodecSpec
+from models.inputs.audio import decode_sound, open_sound
 from models.integrity import read_artifact
 from models.tensors import Array
 from tests.integration.harness import Api, serving, settled

@@ -14,7 +14,7 @@ from app.codecs.base import JSON
 from app.errors import InvalidInput, PayloadTooLarge, TorchlaneError
 from app.handlers.contract import FIRST_ERROR, NO_CONTENT, HandlerAnswer
 from app.types import ModelId
-from models.byte_order import NotUtf8Error, strip_byte_order_mark
+from models.system.byte_order import NotUtf8Error, strip_byte_order_mark
 
 SCAN_BYTES = 256 << 10  # looked at together: takes a millisecond or two, with the GIL
 ENCODED_BYTES = 192 << 10  # in base64 at once; a multiple of three

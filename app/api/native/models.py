@@ -28,7 +28,7 @@ from app.registry.loaded_models import (
     ModelState,
     ReplicaStatus,
 )
-from app.serving.release_judge import AllCounts
+from app.serving.releases.judge import AllCounts
 
 Loaded: TypeAlias = LoadedModel | LoadedHandler
 FULL: dict[str, Any] = {

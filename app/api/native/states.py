@@ -10,8 +10,8 @@ from app.api.openapi import schemas
 from app.api.service import Service
 from app.registry.loaded_models import ModelState, VersionStatus
 from app.registry.weights import Split
-from app.serving.model_memory import Residency
-from app.serving.release_judge import AllCounts, Counts, counts_of
+from app.serving.releases.judge import AllCounts, Counts, counts_of
+from app.serving.residency.model_memory import Residency
 from app.types import ModelId
 
 

@@ -17,7 +17,7 @@ from app.codecs.missing import nan_as_null
 from app.codecs.values import short
 from app.errors import InvalidInput
 from app.types import Array
-from models.byte_order import strip_byte_order_mark
+from models.system.byte_order import strip_byte_order_mark
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 MAX_RANK = 32

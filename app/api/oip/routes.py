@@ -35,7 +35,7 @@ from app.api.queries import NoQuery
 from app.api.service import Service
 from app.api.transport.asgi_predict import read_body
 from app.errors import DeadlineExceeded, InvalidInput
-from models.byte_order import strip_byte_order_mark
+from models.system.byte_order import strip_byte_order_mark
 
 NAME = path_parameter("name", {"type": "string"})
 VERSION = path_parameter("version", {"type": "integer", "minimum": 1})

@@ -14,7 +14,7 @@ from app.api.openapi.headers import path_parameters
 from app.api.service import Service
 from app.errors import ModelNotFound
 from app.types import ModelId
-from models.contained import FileRejected, read_inside
+from models.system.contained import FileRejected, read_inside
 
 PATH = "/models/{name}/versions/{version}/report"
 REPORT_FILE = "report.html"

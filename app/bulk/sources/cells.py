@@ -18,7 +18,7 @@ import pyarrow as pa
 from app.bulk.blocks import Columns
 from app.bulk.columns import ColumnChoice, ColumnChooser
 from app.bulk.errors import BulkError
-from models.byte_order import NotUtf8Error, strip_byte_order_mark
+from models.system.byte_order import NotUtf8Error, strip_byte_order_mark
 
 SAMPLED_ROWS = 100  # rows examined for their size
 CHUNK_CHARACTERS = 8 << 20  # of rows, if they are long

@@ -18,7 +18,7 @@ from app.bulk.columns import ID, INPUT, ColumnChoice, ColumnChooser, list_names
 from app.bulk.errors import BulkError
 from app.codecs.missing import nan_as_null
 from app.errors import InvalidInput
-from models.byte_order import strip_byte_order_mark
+from models.system.byte_order import strip_byte_order_mark
 
 CHUNK_BYTES = 8 << 20  # of lines, if they are long
 MAX_LINE_BYTES = 256 << 20

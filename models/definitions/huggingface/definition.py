@@ -24,9 +24,9 @@ from models.definitions.huggingface.sentences import SentenceParts, sentence_par
 from models.definitions.huggingface.towers import TextTower
 from models.definitions.prose import sentences
 from models.definitions.text_samples import TextSamples, mean_cosine, text_inputs
-from models.forms import input_tensors
+from models.inputs.tokenize import TextError, Tokenizer
+from models.runtimes.forms import input_tensors
 from models.tensors import Dimension, TensorSpec, stack
-from models.tokenize import TextError, Tokenizer
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 DEFAULT_MAX_TOKENS = 512

@@ -40,7 +40,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_missing_extra_is_a_one_line_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("models.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("models.system.extras.find_spec", lambda name: None)
     assert main(create, ["--grpc-port", "9000"]) == 2
     told = capsys.readouterr().err
     assert told.startswith("torchlane: --grpc-port 9000 needs packages that are not installed")
@@ -56,7 +56,7 @@ def test_shared_cache_needs_its_extra_and_variable(
         main(create, ["--cache-url", "redis://:hunter2@cache"])
     assert "`ps` would show its value: set TORCHLANE_CACHE_URL" in capsys.readouterr().err
     monkeypatch.setenv("TORCHLANE_CACHE_URL", "redis://:hunter2@cache")
-    monkeypatch.setattr("models.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("models.system.extras.find_spec", lambda name: None)
     assert main(create, []) == 2
     told = capsys.readouterr().err
     assert told.startswith("torchlane: TORCHLANE_CACHE_URL needs packages that are not installed")
@@ -67,7 +67,7 @@ def test_shared_cache_needs_its_extra_and_variable(
 def test_a_store_needs_its_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("models.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("models.system.extras.find_spec", lambda name: None)
     assert main(create, ["--model-dir", "s3://bucket/models"]) == 2
     told = capsys.readouterr().err
     assert told.startswith("torchlane: --model-dir s3://bucket/models needs packages that are not")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from models.cores import CoreTime
+from models.system.cores import CoreTime
 from tests.keys import Pair, make_pair
 from tests.unit.export.definitions import CATALOG
 from tests.unit.export.jobs import make

@@ -17,9 +17,9 @@ from export.variants.base import TOLERANCES, Draft, Subject
 from models.choices import Precision
 from models.codec_specs import TensorCodecSpec
 from models.definitions.definition import Definition, HeldOut, Progress
-from models.forms import Forward, load_form
 from models.manifest import Parity
-from models.runtimes import VariantFile
+from models.runtimes.base import VariantFile
+from models.runtimes.forms import Forward, load_form
 from models.tensors import Array, Arrays
 from tests.unit.models.manifests import spec
 

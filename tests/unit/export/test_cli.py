@@ -90,7 +90,7 @@ GONE = ("rich", "lightning")
 def test_missing_extra_is_one_sentence(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("models.extras.find_spec", lambda name: name not in GONE or None)
+    monkeypatch.setattr("models.system.extras.find_spec", lambda name: name not in GONE or None)
     arguments = {EXPORT: ["tiny"], TRAIN: ["tiny", "--out", "run"], "compare": []}
     arguments["sign"] = ["1", "--key", "k"]
     arguments["handler"] = ["1", "--example", "e"]

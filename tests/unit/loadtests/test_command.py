@@ -22,7 +22,7 @@ def test_missing_extra_is_one_sentence(
     arguments: list[str],
     told: str,
 ) -> None:
-    monkeypatch.setattr("models.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("models.system.extras.find_spec", lambda name: None)
     assert main(arguments) == 2
     assert capsys.readouterr().err == f"torchlane: {told}: pip install 'torchlane[loadtests]'\n"
 

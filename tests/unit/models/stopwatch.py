@@ -29,7 +29,7 @@ class Stopwatch:
         monkeypatch.setattr("models.timing.time", SimpleNamespace(perf_counter=lambda: self.now))
         monkeypatch.setattr("models.timing.this_thread", self.waited)
         monkeypatch.setattr("models.timing.all_threads", self.waited)
-        monkeypatch.setattr("models.cores.STAT", Path("/none"))
+        monkeypatch.setattr("models.system.cores.STAT", Path("/none"))
 
     def work(self, name: str, *durations_s: float) -> Callable[[], None]:
         """Takes the given times in turn, then the last one for ever."""

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from models import cpu_layout as module
-from models.cores import CoreTime
 from models.cpu_layout import (
     BUDGET_S,
     PATIENCE,
@@ -26,6 +25,7 @@ from models.cpu_layout import (
     layouts,
     throughput,
 )
+from models.system.cores import CoreTime
 
 USUAL, OTHER, THIRD = Layout(1, 3), Layout(4, 1), Layout(2, 2)
 

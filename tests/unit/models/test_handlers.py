@@ -12,7 +12,6 @@ import pytest
 from pydantic import ValidationError
 
 from export.pipeline import open_artifact
-from models.archive import ArchiveError
 from models.handlers import (
     HandlerManifest,
     declared_tensors,
@@ -21,6 +20,7 @@ from models.handlers import (
     unpack_code,
 )
 from models.integrity import IntegrityError, NotAModel, read_any_artifact, read_artifact
+from models.system.archive import ArchiveError
 from tests.artifacts import change_manifest
 from tests.handlers import asks, write_handler
 

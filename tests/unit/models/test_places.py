@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from models.codec_specs import ImageCodecSpec, PicturePreprocess
-from models.pictures import ORIENTATION
+from models.inputs.pictures import ORIENTATION
+from models.inputs.preprocess import geometry_of, open_picture, preprocess
 from models.places import Boxes, Geometry
-from models.preprocess import geometry_of, open_picture, preprocess
 from tests.unit.models.manifests import make_manifest, spec
 from tests.unit.models.pictures import encoded, exif_data, jpeg
 

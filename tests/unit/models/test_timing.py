@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from models import timing
-from models.cores import CoreTime
+from models.system.cores import CoreTime
 from models.timing import (
     MAX_REPEATS,
     MIN_ROUNDS,

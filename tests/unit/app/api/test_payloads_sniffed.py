@@ -12,7 +12,7 @@ from app.codecs.choose import codec_for
 from app.errors import InvalidInput, PayloadTooLarge, TorchlaneError, UnsupportedMediaType
 from app.types import Array
 from models.codec_specs import ImageCodecSpec, PicturePreprocess
-from models.preprocess import preprocess
+from models.inputs.preprocess import preprocess
 from tests.forms import FORM, files, form, part
 from tests.fuzz.raw_bodies import npy
 from tests.unit.models.manifests import make_manifest, spec

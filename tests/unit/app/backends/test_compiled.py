@@ -19,9 +19,9 @@ from app.backends.golden import Golden
 from app.errors import ArtifactInvalid, ModelError, ReplicaError, VariantUnusable
 from app.registry.repository import Artifact, Repository
 from app.types import Arrays, Device, ModelId
-from models import packages
 from models.manifest import NativeCode
-from models.runtimes import SharedModels
+from models.runtimes import packages
+from models.runtimes.base import SharedModels
 from tests.artifacts import Made, small_batch, small_variant, write_small
 from tests.unit.app.backends.suite import SmallSuite
 from tests.unit.models.manifests import form

@@ -25,10 +25,11 @@ from app.errors import (
 )
 from app.registry.repository import Artifact, Repository
 from app.types import Arrays, Device, ModelId
-from models.archive import ArchiveError
-from models.forms import Forward, WrongMachine
 from models.manifest import Format
-from models.runtimes import NotInstalled, VariantFile
+from models.runtimes.base import VariantFile
+from models.runtimes.forms import Forward, WrongMachine
+from models.system.archive import ArchiveError
+from models.system.extras import NotInstalled
 from models.timing import WARM_RUNS
 from tests.artifacts import write_artifact
 from tests.unit.models.manifests import form

@@ -21,7 +21,7 @@ from app.backends.selection import Preference, select
 from app.errors import ArtifactInvalid, VariantUnusable
 from app.registry.repository import Artifact, Repository
 from app.types import Device, ModelId
-from models.openvino_models import GRAPH, WEIGHTS, pack
+from models.runtimes.openvino_models import GRAPH, WEIGHTS, pack
 from tests.artifacts import Made, small_batch, small_variant, write_small
 from tests.unit.app.backends.suite import SmallSuite
 from tests.unit.models.manifests import form

@@ -18,8 +18,8 @@ from app.codecs.image import ImageCodec
 from app.errors import InvalidInput, PayloadTooLarge, UnsupportedMediaType
 from app.types import Array, Item, signature_of
 from models.codec_specs import ImageCodecSpec, PicturePreprocess
+from models.inputs.preprocess import preprocess
 from models.places import Boxes
-from models.preprocess import preprocess
 from models.tensors import Dimension, TensorSpec
 from tests.unit.models.manifests import make_manifest, spec
 from tests.unit.models.pictures import encoded, exif_data, grey, noise, plus
@@ -344,7 +344,7 @@ def test_no_request_waits_for_imports() -> None:
         import sys
         from app.codecs.image import ImageCodec
         from models.codec_specs import ImageCodecSpec, PicturePreprocess
-        from models.preprocess import PictureError, open_picture
+        from models.inputs.preprocess import PictureError, open_picture
         from tests.unit.models.manifests import make_manifest, spec
         how = PicturePreprocess(width=6, height=5, channels=1, mean=(0.2,), std=(0.5,))
         inputs = [spec("picture", shape=(-1, 1, 5, 6))]

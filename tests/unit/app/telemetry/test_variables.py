@@ -6,7 +6,7 @@ import pytest
 
 from app.telemetry import variables
 from app.telemetry.variables import traces_wanted, wanted_by
-from models.extras import MissingExtra
+from models.system.extras import MissingExtra
 
 URL = "http://collector:4317"
 ON = {"OTEL_TRACES_EXPORTER": "otlp"}

@@ -18,9 +18,9 @@ from export.adoption.adopt import Adoption
 from export.errors import ExportError, UsageError
 from export.reading.mar import IMAGE_CLASSIFIER, IMAGENET_MEAN, IMAGENET_STD
 from models.codec_specs import ImageCodecSpec, PicturePreprocess, TensorCodecSpec
+from models.inputs.preprocess import preprocess
 from models.pictured import ImageOutput, MaskOutput
 from models.places import Boxes
-from models.preprocess import preprocess
 from tests.unit.export.torchscripts import (
     BRIGHTNESS,
     PICTURE,
@@ -32,8 +32,8 @@ from tests.unit.export.torchscripts import (
     traced,
     written,
 )
+from tests.unit.models.inputs.test_preprocess_crop import by_hand
 from tests.unit.models.pictures import encoded, noise
-from tests.unit.models.test_preprocess_crop import by_hand
 
 
 def answers(adopted: Adoption, *inputs: object) -> list[Any]:

@@ -23,7 +23,7 @@ from tests.unit.export.torchscripts import (
     traced,
     written,
 )
-from tests.unit.models.test_archive import zipped
+from tests.unit.models.system.test_archive import zipped
 
 GREY = (*PICTURE[:2], *PICTURE[4:])  # the argument says its input
 

@@ -20,7 +20,7 @@ from export.adoption.example_files import ItemSource, read
 from export.errors import ExportError, UsageError
 from models.codec_specs import ImageCodecSpec
 from models.definitions.definition import Definition, HeldOut
-from models.preprocess import preprocess
+from models.inputs.preprocess import preprocess
 from models.tensors import Array, Dimension, TensorSpec
 from tests.unit.export.torchscripts import run, scripted, written
 from tests.unit.models.folders import bert_config, save

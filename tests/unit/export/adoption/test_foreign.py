@@ -20,7 +20,7 @@ from models.tensors import TensorSpec
 from tests.unit.export.kinds import Counter, Found, Learning, Remembering
 from tests.unit.export.torchscripts import SUMS, Sums, inline, pickled, saved, scripted
 from tests.unit.models.manifests import spec
-from tests.unit.models.test_archive import zipped
+from tests.unit.models.system.test_archive import zipped
 
 TENSOR = TensorCodecSpec()
 X3 = (spec("x", shape=(-1, 3)),)

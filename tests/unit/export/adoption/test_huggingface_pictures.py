@@ -24,9 +24,9 @@ from export.adoption.adopt import Adoption  # noqa: E402
 from export.errors import ExportError, UsageError  # noqa: E402
 from export.variants.torchscript import TorchScript  # noqa: E402
 from models.codec_specs import ImageCodecSpec, TextCodecSpec  # noqa: E402
-from models.preprocess import preprocess  # noqa: E402
+from models.inputs.preprocess import preprocess  # noqa: E402
+from models.inputs.tokenize import Tokenizer as OurTokenizer  # noqa: E402
 from models.tensors import stack  # noqa: E402
-from models.tokenize import Tokenizer as OurTokenizer  # noqa: E402
 from tests.texts import WORDS, tiny_tokenizer  # noqa: E402
 from tests.unit.export.definitions import loaded, proved, subject  # noqa: E402
 from tests.unit.export.torchscripts import run, written  # noqa: E402

@@ -15,8 +15,8 @@ from export.errors import ExportError, ParityError
 from export.proving import verify
 from export.proving.prove import Proof, ProofOptions, prove_variants
 from models.definitions.definition import Definition, HeldOut
-from models.forms import Forward
 from models.manifest import Parity
+from models.runtimes.forms import Forward
 from tests.unit.export.definitions import (
     CATALOG,
     Close,
@@ -42,7 +42,7 @@ class TestFormsMadeAtLoad:
     @pytest.fixture(autouse=True)
     def _not_shared(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """What the tests return for it is no TorchScript."""
-        monkeypatch.setattr("models.torchscript.keeps_state", lambda _: True)
+        monkeypatch.setattr("models.runtimes.torchscript.keeps_state", lambda _: True)
 
     def test_only_the_form_torch_refuses_is_left_out(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -12,7 +12,7 @@ import pytest
 from export.errors import ExportError
 from export.reading import mar as module
 from export.reading.mar import DEFAULT_HANDLERS, IMAGE_CLASSIFIER, PLAIN, Mar, labels_of, read_mar
-from models.archive import check_archive
+from models.system.archive import check_archive
 from tests.unit.export.torchscripts import MODEL, SUMS, archived, mar
 
 FILES = {"sums.pt": SUMS}

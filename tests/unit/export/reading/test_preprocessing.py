@@ -22,7 +22,7 @@ from export.options.payloads import add_codec
 from export.reading import codecs, preprocessing
 from export.reading.mar import IMAGENET_MEAN, IMAGENET_STD, PLAIN
 from models.codec_specs import ImageCodecSpec, PicturePreprocess
-from models.preprocess import preprocess
+from models.inputs.preprocess import preprocess
 from models.tensors import Array, TensorSpec
 from tests.unit.models.pictures import encoded, noise
 

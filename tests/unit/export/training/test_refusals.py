@@ -109,7 +109,8 @@ def test_last_process_of_an_elastic_run_continues(
 def test_without_tensorboard(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("models.extras.find_spec", lambda name: name != "tensorboard" or None)
+    known = "models.system.extras.find_spec"
+    monkeypatch.setattr(known, lambda name: name != "tensorboard" or None)
     arguments = ("train", "tiny", "--out", tmp_path / "run", "--logger", "tensorboard")
     assert run(*arguments, catalog=CATALOG)[0] == 2
     assert "pip install 'torchlane[tensorboard]'" in capsys.readouterr().err

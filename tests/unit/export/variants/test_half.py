@@ -17,8 +17,8 @@ from export.variants.half import Half
 from export.variants.torchscript import TorchScript
 from models.definitions import digits, pairwise
 from models.definitions.definition import Definition
-from models.forms import load_form
-from models.runtimes import VariantFile
+from models.runtimes.base import VariantFile
+from models.runtimes.forms import load_form
 from tests.unit.export.definitions import (
     MIXED,
     Mixed,

@@ -135,8 +135,8 @@ def test_onnx_runtime_reports_nothing_over_the_internet(tmp_path: Path) -> None:
     """As it does by default: it then keeps an identifier of the device, and events to send."""
     (tmp_path / "model.onnx").write_bytes(small_variant("onnx").data)
     program = (
-        "import pathlib, sys, torch; from models.onnx_models import load_onnx;"
-        "from models.runtimes import VariantFile;"
+        "import pathlib, sys, torch; from models.runtimes.onnx_models import load_onnx;"
+        "from models.runtimes.base import VariantFile;"
         "form = load_onnx(VariantFile.of(pathlib.Path(sys.argv[1]).read_bytes()));"
         "print(form(torch.ones(2, 1, 4, 4), torch.ones(2, 3))[0].shape)"
     )

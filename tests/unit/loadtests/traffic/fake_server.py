@@ -16,7 +16,7 @@ import orjson
 
 from loadtests.traffic.target import Reply, Target, from_models
 from models.codec_specs import PicturePreprocess
-from models.preprocess import preprocess
+from models.inputs.preprocess import preprocess
 from models.tensors import Array, TensorSpec
 
 MATRIX: tuple[dict[str, Any], ...] = ({"name": "x", "dtype": "float32", "shape": [-1, 2, 3]},)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from models.definitions.digits import DEFINITION, PREPROCESS, pictures, png, split
+from models.inputs.preprocess import preprocess
 from models.manifest import Manifest
-from models.preprocess import preprocess
 
 
 @pytest.fixture(scope="module")

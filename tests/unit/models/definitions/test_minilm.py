@@ -13,7 +13,7 @@ import torch
 from models.catalog import CATALOG
 from models.codec_specs import TextCodecSpec
 from models.definitions.prose import sentences
-from models.tokenize import Tokenizer
+from models.inputs.tokenize import Tokenizer
 
 PARAPHRASES = (
     ("A man is playing a guitar.", "Someone plays the guitar."),

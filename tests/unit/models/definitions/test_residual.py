@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from models.definitions.residual import DEFINITION, PREPROCESS
-from models.preprocess import preprocess
+from models.inputs.preprocess import preprocess
 
 
 def test_parameters_match_the_published_network() -> None:

@@ -12,8 +12,8 @@ from app.codecs.places import Places
 from export.proving import forwards, verify
 from models.definitions import shapes
 from models.definitions.shapes import DEFINITION, ROWS, average_precision
-from models.forms import intra_op_threads
 from models.places import Geometry
+from models.runtimes.forms import intra_op_threads
 from models.tensors import Array, Arrays
 from tests.unit.export.definitions import quiet
 from tests.unit.models.manifests import make_manifest

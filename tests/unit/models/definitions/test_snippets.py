@@ -7,8 +7,8 @@ import dataclasses
 from export.proving.verify import accuracy
 from models.definitions import snippets
 from models.definitions.snippets import CODEC, DEFINITION, LABELS, VOCABULARY, texts
-from models.forms import intra_op_threads
-from models.tokenize import Tokenizer
+from models.inputs.tokenize import Tokenizer
+from models.runtimes.forms import intra_op_threads
 from tests.unit.export.definitions import quiet
 
 

@@ -18,7 +18,7 @@ from models.definitions.definition import Definition
 from models.definitions.huggingface.definition import definition_of
 from models.definitions.huggingface.encoder import EncoderOptions
 from models.definitions.huggingface.folder import ModelFolder
-from models.tokenize import Tokenizer
+from models.inputs.tokenize import Tokenizer
 from tests.texts import WORDS, tiny_tokenizer
 from tests.unit.models.folders import POSITIONS, bert_config, save
 

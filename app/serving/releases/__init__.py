@@ -1,0 +1,1 @@
+"""Versions get their traffic in steps: the file, the steps, their judge, and shadows."""

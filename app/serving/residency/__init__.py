@@ -1,0 +1,1 @@
+"""Which models on demand are in memory: measured bytes and seconds, and a policy over them."""

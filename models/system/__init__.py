@@ -1,0 +1,1 @@
+"""Files, processes and the machine: knows nothing of models."""
