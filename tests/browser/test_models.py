@@ -162,7 +162,13 @@ def test_a_release_is_shown(visit: Visits, server: Server) -> None:
     models_of(page, [{**model, "release": back}])
     expect(card).to_contain_text("3: rolled back, step 2 of 3: 0 %; 0.2 of the items failed")
     expect(card.get_by_role("button", name="Begin again the release of digits")).to_be_disabled()
-    expect(card.get_by_role("button", name="Roll back")).to_be_hidden()
+    roll_back = card.get_by_role("button", name="Roll back")
+    expect(roll_back).to_be_hidden()
+    waits = {**release, "state": "waiting", "reason": None, "problem": "no room"}
+    models_of(page, [{**model, "release": waits}])
+    expect(roll_back).to_be_visible()
+    models_of(page, [{**model, "release": {**waits, "step": 0}}])  # it has not begun
+    expect(roll_back).to_be_hidden()
     models_of(page, [{**model, "release": None}])
     expect(card).not_to_contain_text("Release")
     expect(card.get_by_role("button", name="Begin again")).to_be_hidden()

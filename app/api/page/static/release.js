@@ -9,7 +9,7 @@ const TURNS = {
   paused: ["resume", "Resume"],
   rolled_back: ["resume", "Begin again"],
 };
-const CAN_GO_BACK = ["running", "paused", "completed"];
+const CAN_GO_BACK = ["running", "paused", "waiting", "completed"];  // once it has begun
 
 /** How far a release is, and why it went back or waits. */
 export function releaseOf({ to, state, step, steps, percent, reason, problem }) {
@@ -60,6 +60,6 @@ export class Release {
     this.#turn.hidden = !action;
     this.#turn.textContent = words;
     this.#turn.setAttribute("aria-label", `${words} the release of ${this.name}`);
-    this.#back.hidden = !CAN_GO_BACK.includes(release?.state);
+    this.#back.hidden = !(release?.step && CAN_GO_BACK.includes(release.state));
   }
 }
