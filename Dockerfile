@@ -124,7 +124,6 @@ RUN package-into /opt/build /opt/torchlane
 FROM packaging AS load-package
 COPY models/*.py models/
 COPY models/inputs models/inputs
-COPY models/runtimes models/runtimes
 COPY models/stores models/stores
 COPY models/system models/system
 COPY loadtests loadtests

@@ -22,10 +22,10 @@ from app.registry.repository import Repository
 from app.settings import PREFIX, Settings, SettingsError, load_settings
 from app.sources.repository import MirroredRepository
 from app.types import ModelId
+from models.processor import cpu_name
 from models.stores.urls import Place
 from models.system.distributions import installed_version, own_version
 from models.system.extras import MissingExtra
-from models.system.processor import cpu_name
 from models.system.resources import memory_left_bytes, usable_cores
 
 # Distributions whose versions explain most reports; extras install those after torch.

@@ -187,8 +187,10 @@ def open_any_artifact(folder: Path, verifier: Verifier | None = None) -> Manifes
     except Untrusted as error:
         raise UsageError(f"{folder}: {error}") from error
     except IntegrityError as error:
-        below = (*folder.glob(f"*/{MANIFEST_FILE}"), *folder.glob(f"*/*/{MANIFEST_FILE}"))
-        hint = f"; name the folder of a version, such as {below[0].parent}" if below else ""
+        files = (*folder.glob(f"*/{MANIFEST_FILE}"), *folder.glob(f"*/*/{MANIFEST_FILE}"))
+        below = [each.parent for each in files if each.parent.name.isdecimal()]
+        newest = max(below, key=lambda each: int(each.name), default=None)
+        hint = f"; name the folder of a version, such as {newest}" if newest else ""
         raise UsageError(f"{folder} is not an intact artifact: {error}{hint}") from error
 
 

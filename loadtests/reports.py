@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtests.errors import UsageError
+from models.processor import cpu_name
 from models.system.distributions import installed_version
-from models.system.processor import cpu_name
 from models.system.resources import usable_cores
 
 SETTINGS = "TORCHLANE_"

@@ -19,8 +19,8 @@ from models.padding import check_padding
 from models.parts import Part, is_empty
 from models.places import with_free_masks
 from models.plan import Form, Plan
+from models.processor import DeviceKind
 from models.rows import check_rows
-from models.system.processor import DeviceKind
 from models.tensors import EncodedArray, FileName, Name, Sha256, TensorSpec, Tolerance
 
 SCHEMA_VERSION: Literal[2] = 2

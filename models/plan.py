@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from models.choices import Precision
 from models.cpu_layout import FORWARD_S, MeasuredLayout
 from models.parts import Part
-from models.system.processor import DeviceKind, Processor
+from models.processor import DeviceKind, Processor
 from models.tensors import Name
 from models.timing import lasts_s
 

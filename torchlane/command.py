@@ -121,6 +121,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _is_unread() -> bool:
     """Whether the reader of standard output has left, as `head` does."""
+    if sys.stdout is None:
+        return False
     output = select.poll()
     output.register(sys.stdout.fileno(), 0)
     return bool(output.poll(0))

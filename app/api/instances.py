@@ -24,7 +24,6 @@ from models.codec_specs import TextCodecSpec
 INSTANCES, INPUTS = "instances", "inputs"
 SPLIT, RECORDS = "dataframe_split", "dataframe_records"
 TABLE_FIELDS = {"columns", "data", "index"}
-ItemOfRow = Callable[[Sequence[str], Sequence[object]], object]  # of the columns, and the cells
 ENVELOPE_MARKS = 2000  # the names of fields and columns
 FILE = "b64"  # the only key of an object around a file in base64
 # Fields that are accepted with these values, because they then change nothing.
@@ -107,37 +106,36 @@ class InstancesCall(NativeCall):
                 )
         given = document[form]
         if form == SPLIT:
-            return form, rows_of_table(given, self._item_of_row, most)
+            return form, self._items_of_rows(*rows_of_table(given, most))
         if form == INPUTS and isinstance(given, dict):
             return form, rows_of_columns(given, most)
         if not isinstance(given, list) or not given:
             raise InvalidInput(f"{form!r} must be a list of at least one item")
         check_count(len(given), most)
         if form == RECORDS:
-            return form, rows_of_records(given, self._item_of_row)
+            return form, self._items_of_rows(*rows_of_records(given))
         return form, given
 
-    def _item_of_row(self, columns: Sequence[str], row: Sequence[object]) -> object:
-        """What a row of a table is to the model.
+    def _items_of_rows(self, columns: list[str], rows: Sequence[list[object]]) -> list[object]:
+        """What the rows of a table are to the model.
 
-        By name if the columns are the inputs, or if there are several inputs. Texts under other
-        names are the model's text or texts. Else the model has one input: the only cell if it is a
-        text, a file or a list, or the numbers of all cells.
+        Texts under names that no input has are those of a text model; the first row decides. Other
+        rows are items by name if the columns are the inputs, or if there are several inputs. Else
+        the model has one input: the only cell if it is a text, a file or a list, or the numbers of
+        all cells.
         """
         manifest = self.model.manifest
-        cells = list(row)
         if (
             isinstance(manifest.codec, TextCodecSpec)
             and FIRST not in columns
-            and all(isinstance(cell, str) for cell in cells)
+            and all(isinstance(cell, str) for cell in rows[0])
         ):
-            return cells[0] if len(cells) == 1 else cells
+            return [row[0] if len(row) == 1 else row for row in rows]
         names = [spec.name for spec in manifest.inputs]
-        if len(names) > 1 or list(columns) == names:
-            return dict(zip(columns, cells, strict=True))
-        if len(cells) == 1 and isinstance(cells[0], str | list | dict):
-            return cells[0]
-        return cells
+        if len(names) > 1 or columns == names:
+            return [dict(zip(columns, row, strict=True)) for row in rows]
+        alone = str, list, dict
+        return [row[0] if len(row) == 1 and isinstance(row[0], alone) else row for row in rows]
 
     def document_of(
         self, outcomes: Sequence[Outcome], collect: Callable[[Iterator[object]], object] = list
@@ -222,12 +220,11 @@ def rows_of_columns(columns: Mapping[str, object], most: int) -> list[object]:
     return [{name: values[row] for name, values in lists.items()} for row in range(count)]
 
 
-def rows_of_table(table: Any, item_of: ItemOfRow, most: int) -> list[object]:
-    """The items of a table, which pandas writes by `to_dict(orient="split")`.
+def rows_of_table(table: Any, most: int) -> tuple[list[str], list[list[object]]]:
+    """The columns and the rows of a table, which pandas writes by `to_dict(orient="split")`.
 
     Args:
         table: as received.
-        item_of: what a row is to the model.
         most: how many rows are allowed.
 
     Raises:
@@ -252,7 +249,6 @@ def rows_of_table(table: Any, item_of: ItemOfRow, most: int) -> list[object]:
             "'data', a list of at least one row, and nothing else but 'index'"
         )
     check_count(len(data), most)
-    items = []
     for index, row in enumerate(data):
         if not isinstance(row, list) or len(row) != len(columns):
             raise InvalidInput(
@@ -260,19 +256,18 @@ def rows_of_table(table: Any, item_of: ItemOfRow, most: int) -> list[object]:
                 "each column",
                 [{"index": index}],
             )
-        items.append(item_of(columns, row))
-    return items
+    return columns, data
 
 
-def rows_of_records(records: Sequence[object], item_of: ItemOfRow) -> list[object]:
-    """The items of a table, which pandas writes by `to_dict(orient="records")`.
+def rows_of_records(records: Sequence[object]) -> tuple[list[str], list[list[object]]]:
+    """The columns and the rows of a table, which pandas writes by `to_dict(orient="records")`.
 
     The columns have the order of the first row; JSON objects have none.
 
     Raises:
         InvalidInput: if a row is no object, or has other columns than the first.
     """
-    items = []
+    rows = []
     columns: list[str] = list(records[0]) if isinstance(records[0], dict) else []
     for index, record in enumerate(records):
         if not isinstance(record, dict):
@@ -285,5 +280,5 @@ def rows_of_records(records: Sequence[object], item_of: ItemOfRow) -> list[objec
                 f"{listed(columns)}; got {listed(list(record))}",
                 [{"index": index}],
             )
-        items.append(item_of(columns, [record[name] for name in columns]))
-    return items
+        rows.append([record[name] for name in columns])
+    return columns, rows

@@ -27,8 +27,8 @@ from app.backends.growth import GrowthByLength
 from app.errors import DoesNotFit, ModelError, ReplicaError, VariantUnusable
 from app.types import Arrays, ServedStep, Serving
 from models.plan import Form, Rounds, Step, choose, choose_one, form_at
+from models.processor import Processor
 from models.stopping import is_decided, remaining
-from models.system.processor import Processor
 from models.timing import TimingLimits, nothing, take_turns
 
 LOG = structlog.get_logger(__name__)

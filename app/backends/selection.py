@@ -10,7 +10,7 @@ from app.types import Device
 from models.choices import Precision
 from models.manifest import Manifest, Variant, forms_of
 from models.plan import DevicePlan, Form, Step, same_release
-from models.system.processor import DeviceKind, Processor
+from models.processor import DeviceKind, Processor
 from models.tensors import Tolerance
 
 

@@ -361,9 +361,10 @@ class Lifecycle:
         self._announce()
         if not readiness.ready:
             LOG.error("not_ready", reasons=list(readiness.reasons))
-            problem = self._repository.why_empty()
-            if not self.loaded.names and problem not in readiness.reasons:  # as of a store
-                LOG.error("repository_empty", problem=problem, setting="TORCHLANE_MODEL_DIR")
+            if not self.loaded.names:
+                problem = self._repository.why_empty()
+                if problem not in readiness.reasons:  # as that of a store
+                    LOG.error("repository_empty", problem=problem, setting="TORCHLANE_MODEL_DIR")
         pause_s = self._config.reload_s
         if overrides.are_shared:
             pause_s = min(pause_s or OVERRIDES_LOOK_S, OVERRIDES_LOOK_S)

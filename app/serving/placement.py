@@ -39,7 +39,7 @@ from models.cpu_layout import (
     layouts,
 )
 from models.manifest import Manifest
-from models.system.processor import this_cpu
+from models.processor import this_cpu
 from models.system.resources import usable_cores
 
 LOG = structlog.get_logger(__name__)

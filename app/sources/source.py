@@ -287,7 +287,7 @@ class Source:
         elif not isinstance(error, StoreError):
             self._log_failed(error)
             problem = f"an unexpected error, which the log has: {type(error).__name__}"
-        state = self._seen.model_copy(update={"ticket": ticket, "problem": problem})
+        state = self._mirror.state.read().model_copy(update={"ticket": ticket, "problem": problem})
         with contextlib.suppress(OSError):
             self._mirror.state.write(state)
         return state

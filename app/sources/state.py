@@ -63,7 +63,13 @@ class State(BaseModel):
             return f"nothing has been fetched from {url} yet"
         empty = f"{url} has no MODEL/VERSION with a manifest.json"
         if self.ignored:
-            return f"{empty}, but {self.ignored[0]}/manifest.json; choose the folder of all models"
+            parts = [*filter(None, self.ignored[0].split("/"))]
+            found = "/".join([*parts, "manifest.json"])
+            if len(parts) < 2:  # MODEL and VERSION
+                return f"{empty}, but {found}; choose a folder further up"
+            if len(parts) > 2:
+                return f"{empty}, but {found}; choose the folder of all models"
+            return f"{empty}, but {found}; a version is a number, such as {parts[0]}/1"
         return f"{empty}; `torchlane export` writes one" + (
             f" with --out {url}" if url.scheme in WRITABLE else " into a folder"
         )

@@ -23,10 +23,10 @@ from rich.table import Table
 from export.errors import ParityError, reason
 from export.variants.base import NotApplicable
 from export.variants.compiled import find_compiler
+from models.processor import this_cpu
 from models.runtimes.base import VariantFile
 from models.runtimes.forms import intra_op_threads
 from models.runtimes.packages import load_package
-from models.system.processor import this_cpu
 from models.timing import time_interleaved
 
 LOOP, BATCHED, SCRIPTED, COMPILED = "eager loop", "batched eager", "scripted", "compiled"

@@ -27,12 +27,12 @@ from export.variants.registry import MAKERS, SEVERAL_COPIES, select_variants
 from models.choices import Precision
 from models.definitions.definition import HeldOut, Progress
 from models.manifest import LARGE_BYTES, Difference, OperatorLibrary, Parity, Variant
+from models.processor import DeviceKind
 from models.runtimes.base import VariantFile
 from models.runtimes.forms import Forward, intra_op_threads, kinds_here, load_form
 from models.runtimes.operators import operators_in
 from models.system.archive import ArchiveError, check_archive
 from models.system.heap import collect
-from models.system.processor import DeviceKind
 from models.system.resources import serving_threads
 from models.tensors import Tolerance
 

@@ -31,6 +31,7 @@ from models.plan import (
     extend_steps,
     summary,
 )
+from models.processor import DeviceKind
 from models.runtimes.base import VariantFile
 from models.runtimes.forms import (
     Forward,
@@ -44,7 +45,6 @@ from models.runtimes.forms import (
 from models.system.archive import ArchiveError
 from models.system.extras import NotInstalled
 from models.system.heap import trim
-from models.system.processor import DeviceKind
 from models.system.resources import serving_threads
 
 Tell = Callable[[str], None]

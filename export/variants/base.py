@@ -14,7 +14,7 @@ from export.options.artifacts import INTEGER_SHARE
 from models.choices import Precision
 from models.definitions.definition import Definition
 from models.manifest import Format, NativeCode
-from models.system.processor import DeviceKind
+from models.processor import DeviceKind
 from models.tensors import TensorSpec, Tolerance
 
 # How far a variant may be from eager float32. Stored in the manifest, because the server replays

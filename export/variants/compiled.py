@@ -19,8 +19,8 @@ from export.variants.programs import program_of, quiet
 from export.variants.torchscript import in_python
 from models.choices import Precision
 from models.manifest import NativeCode
+from models.processor import DeviceKind, cpu_flags, machine
 from models.system.memory_files import memory_file
-from models.system.processor import DeviceKind, cpu_flags, machine
 
 # x86-64 levels (psABI) of GCC and Clang: code for a level runs on every CPU that supports it, while
 # code for exactly this machine would run on few others. Best first.

@@ -14,7 +14,7 @@ from export.errors import reason
 from export.variants.base import Draft, NotApplicable, Subject
 from export.variants.layers import convert_to
 from export.variants.torchscript import Method, example_of, freeze, in_python, save, to_torchscript
-from models.system.processor import DeviceKind
+from models.processor import DeviceKind
 from models.tensors import TensorSpec
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}

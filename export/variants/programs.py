@@ -17,7 +17,7 @@ from torch import nn
 from export.errors import reason
 from export.variants.base import NotApplicable, Subject
 from export.variants.torchscript import example_of, in_python
-from models.system.processor import DeviceKind
+from models.processor import DeviceKind
 
 MAX_BATCH = 65_536
 # Several variants begin with the same program, which takes seconds to make.

@@ -1,4 +1,4 @@
-"""What runtimes have in common: files by name, weights that replicas share."""
+"""What runtimes have in common: files of variants, weights that replicas share."""
 
 from __future__ import annotations
 

@@ -12,19 +12,19 @@ import torch
 from models.bounds import mismatch, shared_axes
 from models.manifest import Format, NativeCode, OperatorLibrary, Variant
 from models.plan import same_release
-from models.runtimes.base import VariantFile
-from models.runtimes.onnx_models import load_onnx
-from models.runtimes.openvino_models import load_openvino
-from models.runtimes.operators import load_operators
-from models.runtimes.packages import Package, load_package
-from models.runtimes.torchscript import has_torchscript, load_torchscript
-from models.system.processor import (
+from models.processor import (
     DeviceKind,
     Processor,
     cpu_flags,
     machine,
     this_cpu,
 )
+from models.runtimes.base import VariantFile
+from models.runtimes.onnx_models import load_onnx
+from models.runtimes.openvino_models import load_openvino
+from models.runtimes.operators import load_operators
+from models.runtimes.packages import Package, load_package
+from models.runtimes.torchscript import has_torchscript, load_torchscript
 from models.tensors import Arrays, TensorSpec
 
 Forward: TypeAlias = Callable[..., Any]  # one tensor per input -> a tensor, or a sequence of them

@@ -151,8 +151,8 @@ def check_endpoint(address: str) -> None:
         is_address = False
     if not is_address or not address.isprintable() or " " in address:
         raise ProfileError(
-            "AWS_ENDPOINT_URL, or endpoint_url of the AWS profile, is no address such as "
-            "http://127.0.0.1:9000"
+            "AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL or endpoint_url of the AWS profile is no "
+            "address such as http://127.0.0.1:9000"
         )
 
 

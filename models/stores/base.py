@@ -184,6 +184,13 @@ class LibraryStore(Store):
             raise StoreError(str(error)) from None
         except (BaseError, OSError, ValueError) as error:
             raise StoreError(f"{what}: {reason_of(error, self.url)}") from None
+        except Exception as error:
+            if type(error).__name__ != "RustPanic":  # which no module exports
+                raise
+            raise StoreError(
+                f"{what}: the store's library failed; look for line breaks and malformed addresses "
+                "in its variables and profile"
+            ) from None
 
 
 def client_options() -> ClientConfig:

@@ -44,8 +44,8 @@ REASONS = {
     "Timeout": "it took too long",
     "RemoteProtocolError": "its answer is malformed",
     "JSONDecodeError": "its answer is malformed",
-    "relative URL": "its address must begin with https://",
-    "LocalProtocolError": "its address or a login is malformed, such as by a line break",
+    "relative URL": "its address (HF_ENDPOINT) must begin with https://",
+    "LocalProtocolError": "an address or a login in its variables is malformed",
 }
 LOGIN = re.compile("credential|metadata|token|key file|oauth", re.IGNORECASE)
 

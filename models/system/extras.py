@@ -9,11 +9,11 @@ from typing import Any
 
 
 class MissingExtra(Exception):
-    """Packages are not installed; the message names them and the extra."""
+    """A command cannot start, because packages are not installed; the message names the extra."""
 
 
 class NotInstalled(Exception):
-    """A package is not installed; the message says how to install it."""
+    """A variant or a codec cannot be used without a package; the message says how to install it."""
 
 
 def check_extra(subject: str, extra: str, packages: Sequence[str]) -> None:

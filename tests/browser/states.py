@@ -196,7 +196,7 @@ MANY = [
         "release": {
             **{"to": 2, "old": 1, "state": "rolled_back", "step": 1, "steps": [1, 100]},
             **{"percent": 0, "seconds": 9.0, "problem": None},
-            "reason": "version 2 agreed with the old version on 49 of 80 items, less than "
+            "reason": "version 2 agreed with the old version on 49 of 80 items (0.613), less than "
             "agreement_below = 0.98",
         },
     },

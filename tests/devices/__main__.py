@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from models.system.processor import cpu_name
+from models.processor import cpu_name
 from models.system.resources import usable_cores
 from tests.devices.child import BATCH, PRODUCTS, SIDE
 

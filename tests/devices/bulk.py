@@ -27,7 +27,7 @@ from app.bulk.model import BulkModel, Choices, open_artifact
 from app.registry.model_settings import ModelSettings
 from app.registry.repository import HandlerArtifact, Repository
 from app.serving.version_policy import VersionPolicy
-from models.system.processor import cpu_name
+from models.processor import cpu_name
 from tests.e2e.server import running
 
 GROUP = 1 << 16

@@ -27,7 +27,7 @@ from loadtests.bench.bodies import bodies_of
 from loadtests.bench.dialects import TORCHLANE
 from loadtests.bench.servers import Fleet, ServerSpec, choose_cores, pinned
 from loadtests.bench.workloads import MINILM, select
-from models.system.processor import cpu_name
+from models.processor import cpu_name
 from tests.artifacts import change_manifest
 
 IN_ORDER = "serve-in-order"

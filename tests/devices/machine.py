@@ -7,7 +7,7 @@ import sys
 
 import torch
 
-from models.system.processor import cpu_name
+from models.processor import cpu_name
 from models.system.resources import usable_cores
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from models.plan import DevicePlan, Form, FormTimes, Plan
-from models.system.processor import this_cpu
+from models.processor import this_cpu
 from models.system.resources import usable_cores
 from tests.artifacts import write_artifact
 from tests.e2e.server import free_port, running, start_process

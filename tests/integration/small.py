@@ -12,7 +12,7 @@ from app.types import Array, Arrays, Device
 from models.choices import Precision
 from models.manifest import NativeCode
 from models.plan import Plan, Step
-from models.system.processor import Processor, this_cpu
+from models.processor import Processor, this_cpu
 from tests.artifacts import Made, small_variant
 from tests.integration.harness import Api, settled
 from tests.unit.models.manifests import form, make_plan, steps

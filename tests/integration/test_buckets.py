@@ -136,3 +136,13 @@ async def test_what_is_not_there_is_missing(url: StoreUrl) -> None:
         await Bucket(url).read("nothing", 10)
     with pytest.raises(StoreError):
         await keys(Bucket(StoreUrl(url.scheme, f"no{url.place}"[:60], url.path)))
+
+
+async def test_a_panic_of_the_library_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://%zz")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    with pytest.raises(
+        StoreError, match=r"^s3://b/x: the store's library failed; look for line br"
+    ):
+        await Bucket(StoreUrl.parse("s3://b")).read("x", 100)

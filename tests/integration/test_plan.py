@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from app.backends.devices import cpu_threads
 from models.choices import Precision
-from models.system.processor import Processor, this_cpu
+from models.processor import Processor, this_cpu
 from tests.artifacts import small_answer, small_batch, small_variant, write_small
 from tests.integration.harness import serving
 from tests.integration.small import (

@@ -135,7 +135,7 @@ async def test_files(api: Api, folder: Path) -> None:
         answer = await api.client.post("/v1/models/pictures:predict", json={"instances": [item]})
         assert answer.json() == picture, answer.text
     async with serving(folder, default_model="pictures") as other:
-        sagemaker = {"content-type": "application/x-image"}
+        sagemaker = {"content-type": "Application/X-Image; charset=binary"}
         for headers in ({"content-type": "image/png"}, sagemaker, {}):
             answer = await other.client.post(CALL, content=white(), headers=headers)
             assert [each["label"] for each in answer.json()["predictions"]] == ["light"]
@@ -150,8 +150,8 @@ async def test_tables_of_texts(tmp_path: Path) -> None:
     """By the columns' names, or by any others, with which MLflow's signatures have them."""
     write_text_models(tmp_path)
     for model, named, rows in (
-        ("embed", ("text",), [["a cat"], ["a dog"]]),
-        ("rerank", ("text", "text_pair"), [["a cat", "a dog"]]),
+        ("embed", ("text",), (["a cat"], ["a dog"])),
+        ("rerank", ("text", "text_pair"), (["a cat", "a dog"],)),
     ):
         async with serving(tmp_path, default_model=model) as api:
             wanted = await api.client.post(CALL, json=split(*rows, columns=named))
@@ -160,6 +160,11 @@ async def test_tables_of_texts(tmp_path: Path) -> None:
             assert (await api.client.post(CALL, json=others)).json() == wanted.json()
             wrong = await api.client.post(CALL, json=split([1, 2], columns=["question", "answer"]))
             assert "got 'question', 'answer'" in wrong.json()["message"]
+            others = split(rows[0], [None] * len(named), columns=["q", "a"][: len(named)])
+            missing = await api.client.post(CALL, json=others)  # as pandas writes a missing text
+            assert missing.status_code == 400
+            assert "dataframe_split[1]: " in missing.json()["message"]
+            assert "'q'" not in missing.json()["message"]  # it is no name of an input
 
 
 async def test_arrays_of_numpy(api: Api) -> None:

@@ -15,8 +15,8 @@ from structlog.testing import capture_logs
 
 from app.access.entries import make_key
 from app.doctor import main as doctor
-from app.sources.looking import Looking
-from app.sources.state import StateFile
+from app.sources.state import STATE_FILE, StateFile
+from models.stores.base import Content, LibraryStore
 from tests.artifacts import write_artifact
 from tests.e2e.forking import run
 from tests.integration.harness import Api, serving
@@ -137,18 +137,36 @@ async def test_a_start_without_anything_waits_and_says_why(
 
 
 async def test_an_unexpected_error_is_shown_and_tried_again(
-    servers: Servers, publisher: Publisher, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+    servers: Servers,
+    publisher: Publisher,
+    bucket: Bucket,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
-    async def fail(*_: object) -> None:
-        raise RuntimeError("the library panicked")
+    """What came before it is served."""
+    read = LibraryStore.read_unless
+    names: list[str] = []
+
+    async def fail(store: LibraryStore, key: str, limit: int, etag: str | None) -> Content | None:
+        names.append(key.partition("/")[0])
+        if names[-1] != names[0]:
+            raise RuntimeError("not expected")
+        return await read(store, key, limit, etag)
 
     bucket.upload(publisher.publish(1))
+    bucket.upload(publisher.publish(1, "n"))
     with monkeypatch.context() as patch, capture_logs() as logs:
-        patch.setattr(Looking, "look", fail)
+        patch.setattr(LibraryStore, "read_unless", fail)
         async with servers.serving(wait_ready=False) as api:
             await eventually(lambda: has(api, "an unexpected error, which the log has: Run"), True)
+            await eventually(lambda: states(api, names[0]), {1: "ready"})
+            for _ in range(20):  # a failed look keeps what it brought
+                (state,) = (tmp_path / "cache").rglob(STATE_FILE)
+                assert f"{names[0]}/1" in json.loads(state.read_text())["versions"]
+                await asyncio.sleep(LOOK_S / 4)
             patch.undo()
-            await eventually(lambda: has(api, '"ready"'), True)
+            await eventually(lambda: states(api, "m"), {1: "ready"})
+            await eventually(lambda: states(api, "n"), {1: "ready"})
     assert [each["event"] for each in logs].count("source_failed") == 1
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from app.api.errors import RawAnswer
 from app.api.instances import INPUTS, INSTANCES, RECORDS, SPLIT, InstancesCall
 from app.api.memo import Written
-from app.codecs.sniffing import sniffed
+from app.codecs.sniffing import media_type_in, sniffed
 from app.errors import InvalidInput
 from app.types import Answer, Item
 
@@ -34,7 +34,7 @@ class InvocationsCall(InstancesCall):
             )
 
     def read(self, body: bytes) -> list[Item]:
-        if self._content_type == PICTURE:
+        if media_type_in(self._content_type) == PICTURE:
             self._content_type = sniffed(body) or PICTURE
         return super().read(body)
 

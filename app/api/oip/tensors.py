@@ -212,7 +212,7 @@ def _octets(tensor: Tensor) -> memoryview | bytes:
 def _flat(where: str, tensor: Tensor, what: str) -> list[object]:
     """The elements of BYTES in JSON, which may be flat, or nested as the shape."""
     values: list[object] = [*tensor.data]
-    for size in tensor.shape[1:] or (1,):
+    for size in tensor.shape[1:] or (1,):  # clients also send elements of shape [n] as [n, 1]
         rows = [each for each in values if isinstance(each, list)]
         if len(rows) < len(values):
             break

@@ -168,7 +168,8 @@ def _disagreement(release: Release, new: Counts) -> str | None:
         return None
     return (
         f"version {release.to} agreed with the old version on {new.agreed:.0f} of "
-        f"{new.compared:.0f} items, less than agreement_below = {rules.agreement_below:g}"
+        f"{new.compared:.0f} items ({agreement:.3g}), less than "
+        f"agreement_below = {rules.agreement_below:g}"
     )
 
 

@@ -15,7 +15,7 @@ from models.manifest import (
     Variant,
 )
 from models.plan import DevicePlan, Form, FormTimes, Plan, Step
-from models.system.processor import Processor
+from models.processor import Processor
 from models.tensors import Tolerance
 from tests.unit.models.manifests import make_manifest
 

@@ -20,7 +20,7 @@ from models.manifest import (
     Variant,
 )
 from models.plan import DevicePlan, Form, Plan, Step
-from models.system.processor import DeviceKind, Processor
+from models.processor import DeviceKind, Processor
 from models.tensors import Arrays, Dtype, EncodedArray, TensorSpec, Tolerance
 
 EXACT = Tolerance(absolute=0, relative=0)

@@ -21,8 +21,8 @@ from app.errors import VariantUnusable
 from app.registry.repository import Artifact, Repository
 from app.types import Arrays, Device, ModelId, ServedStep
 from models.plan import Plan
+from models.processor import Processor, this_cpu
 from models.runtimes.forms import CompiledForm, Forward
-from models.system.processor import Processor, this_cpu
 from tests.artifacts import Made, small_answer, small_batch, small_variant, write_small
 from tests.unit.models.manifests import form, make_plan, steps
 from tests.unit.models.stopwatch import Stopwatch

@@ -17,7 +17,7 @@ from app.backends.selection import (
 from models.choices import Precision
 from models.manifest import Manifest, NativeCode
 from models.plan import DevicePlan
-from models.system.processor import Processor
+from models.processor import Processor
 from models.tensors import Tolerance
 from tests.unit.models.manifests import (
     CLOSE,

@@ -15,7 +15,7 @@ from app.serving.version_policy import VersionPolicy
 from models.choices import Precision
 from models.manifest import MANIFEST_FILE
 from models.plan import DevicePlan, Form, FormTimes, Plan
-from models.system.processor import this_cpu
+from models.processor import this_cpu
 from tests.artifacts import change_manifest, write_artifact
 
 SMALL_US, LARGE_US = 30.0, 40.0  # of an item, on both sides of the limit

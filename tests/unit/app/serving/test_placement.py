@@ -21,8 +21,8 @@ from app.types import Device
 from models.cpu_layout import Layout, MeasuredLayout, layouts
 from models.manifest import MANIFEST_FILE
 from models.plan import DevicePlan, Form, FormTimes, Plan, Step
+from models.processor import Processor, this_cpu
 from models.system.cores import CoreTime
-from models.system.processor import Processor, this_cpu
 from tests.artifacts import write_artifact, write_small
 
 CPU, GPU = Device("cpu"), Device("cuda", 0)

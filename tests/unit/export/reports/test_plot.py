@@ -9,7 +9,7 @@ import pytest
 
 from export.reports.plot import svg_of
 from models.plan import Form, Step
-from models.system.processor import Processor
+from models.processor import Processor
 from tests.unit.export.measured import MIXED, SCRIPT, device_plan, per_item
 
 SVG = "{http://www.w3.org/2000/svg}"

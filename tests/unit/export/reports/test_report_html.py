@@ -10,7 +10,7 @@ import pytest
 
 from export.reports.content import content_of
 from export.reports.report_html import render
-from models.system.processor import Processor
+from models.processor import Processor
 from tests.unit.export.measured import MIXED, measured_manifest
 from tests.unit.models.manifests import make_manifest
 

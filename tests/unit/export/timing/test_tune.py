@@ -16,9 +16,9 @@ from export.timing.contest import EVEN_S, WARM_AGAIN, Contest, Key
 from export.timing.tune import TuneOptions
 from models.manifest import Manifest, NativeCode, Variant
 from models.plan import Form, Plan
+from models.processor import Processor, machine
 from models.runtimes.forms import Forward
 from models.stopping import SLOW_S
-from models.system.processor import Processor, machine
 from models.timing import WARM_RUNS, Timing, TimingLimits
 from tests.artifacts import write_artifact
 from tests.unit.export.definitions import Moody, quiet

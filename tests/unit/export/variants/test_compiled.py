@@ -22,8 +22,8 @@ from export.variants.base import Draft, NotApplicable, Subject
 from export.variants.compiled import AotInductor, find_compiler
 from export.variants.programs import program_of
 from models.manifest import Manifest
+from models.processor import cpu_flags, machine
 from models.runtimes.forms import Forward
-from models.system.processor import cpu_flags, machine
 from models.tensors import Arrays, Dimension, TensorSpec
 from tests.artifacts import small_subject
 from tests.unit.export.definitions import Branching, definition, loaded, proved, quiet, subject

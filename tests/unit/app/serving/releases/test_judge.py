@@ -227,7 +227,8 @@ def test_a_version_with_other_answers_is_rolled_back(course: Course) -> None:
     course.compares(other=1)
     assert course.at_step() == (Phase.ROLLED_BACK, 0)
     assert course.look().reason == (
-        "version 3 agreed with the old version on 81 of 91 items, less than agreement_below = 0.9"
+        "version 3 agreed with the old version on 81 of 91 items (0.89), less than "
+        "agreement_below = 0.9"
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from models.system.processor import (
+from models.processor import (
     Processor,
     cpu_flags,
     cpu_name,
@@ -59,7 +59,7 @@ def _forget() -> Iterator[None]:
 def cpuinfo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Where /proc/cpuinfo is said to be; not there yet."""
     path = tmp_path / "cpuinfo"
-    monkeypatch.setattr("models.system.processor.CPUINFO", path)
+    monkeypatch.setattr("models.processor.CPUINFO", path)
     monkeypatch.setattr(platform, "machine", lambda: "m64")
     monkeypatch.setattr(platform, "processor", lambda: "")
     return path
