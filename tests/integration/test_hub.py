@@ -121,7 +121,7 @@ async def test_a_wrong_token_is_named_and_not_shown(monkeypatch: pytest.MonkeyPa
     ("endpoint", "says"),
     [
         ("http://127.0.0.1:9", "the Hub: the connection was refused"),
-        ("127.0.0.1", "its address must begin with https://"),
+        ("127.0.0.1", r"its address \(HF_ENDPOINT\) must begin with https://"),
     ],
 )
 async def test_a_hub_that_is_away_is_said(

@@ -336,7 +336,7 @@ async def test_logins_are_those_of_mlflow(
         ("TRACKING_URI", "http://host:port", "needs the address of the MLflow server"),
         ("TRACKING_INSECURE_TLS", "true", "MLFLOW_TRACKING_INSECURE_TLS is not supported"),
         ("WORKSPACE", "ours", "MLFLOW_WORKSPACE is not supported; unset it"),
-        ("TRACKING_TOKEN", "secret\nX: y", "or a login is malformed"),
+        ("TRACKING_TOKEN", "secret\nX: y", "or a login in its variables is malformed"),
     ],
 )
 async def test_variables_that_cannot_be_used_are_named(
