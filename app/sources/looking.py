@@ -108,7 +108,7 @@ class Looking:
             )
 
     def _log_ignored(self, listing: Listing) -> None:
-        self._state.ignored = sorted(listing.ignored)[:1]
+        self._state.ignored = min(listing.ignored, default=None)
         if new := sorted(listing.ignored - self._ignored):
             LOG.warning("source_folders_ignored", names=", ".join(new[:10]), count=len(new))
         self._ignored = listing.ignored

@@ -42,7 +42,7 @@ class State(BaseModel):
         versions: those in the mirror.
         refused: why versions are not in the mirror that should be.
         changed: the digests of manifests that changed in the store after they were mirrored.
-        ignored: some folders with a manifest whose places are not MODEL/VERSION.
+        ignored: a folder with a manifest whose place is not MODEL/VERSION.
     """
 
     url: str = ""
@@ -53,7 +53,7 @@ class State(BaseModel):
     versions: dict[str, MirroredVersion] = {}
     refused: dict[str, str] = {}
     changed: dict[str, str] = {}
-    ignored: list[str] = []
+    ignored: str | None = None
 
     def why_empty(self, url: StoreUrl) -> str:
         """Why there are no models from a store."""
@@ -62,8 +62,8 @@ class State(BaseModel):
         if self.succeeded_at is None:
             return f"nothing has been fetched from {url} yet"
         empty = f"{url} has no MODEL/VERSION with a manifest.json"
-        if self.ignored:
-            parts = [*filter(None, self.ignored[0].split("/"))]
+        if self.ignored is not None:
+            parts = [*filter(None, self.ignored.split("/"))]
             found = "/".join([*parts, "manifest.json"])
             if len(parts) < 2:  # MODEL and VERSION
                 return f"{empty}, but {found}; choose a folder further up"
